@@ -24,7 +24,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.problem_files import digest
 from pearl.solvers.period.proof_parts import NEAR, Relaxation, exclude_orders, peel
-from pearl.verification import check_plan
+from pearl.verification import Checked, check_plan
 from pearl.verification.model import Space, spaces
 from pearl.verification.proof import check_cycle, check_tree, orders_of
 from pearl.verification.rows import Floats, Mask, SpaceRows
@@ -196,11 +196,18 @@ class ProofTree:
         return {"cycles": [list(c) for c in cycles], "nodes": nodes}
 
 
-def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) -> Plan:
+def certify(
+    plan: Plan,
+    *,
+    seconds: float = math.inf,
+    work: float = math.inf,
+    checked: Checked | None = None,
+) -> Plan:
     """Return the plan with a certificate, as far as one is found; `pearl.verify` checks it.
 
     seconds: at most. work: at most, in rows and columns of all relaxations; a plan of which no
         proof of optimality is found within `work` stays as it is.
+    checked: what `check_plan` found of the plan, if it was asked before.
     """
     p, quick = plan.problem, work < math.inf
     if p is None or plan.regret is not None or plan.objective == "makespan":
@@ -208,7 +215,7 @@ def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) ->
     if _arcs(p.graph) > work:
         return plan
     problem = replace(p, objective=plan.objective)
-    checked = check_plan(plan, problem)
+    checked = checked or check_plan(plan, problem)
     proof = prove(problem, checked.cost, plan.period_s, seconds=seconds, work=work)
     bound = proof["bound"] if proof is not None else 0.0
     proved = bound >= checked.cost * (1 - 1.005 * SAME)

@@ -9,7 +9,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from pearl.verification.proof import Orders
 from pearl.verification.rows import Floats, Mask, SpaceRows
@@ -43,8 +42,9 @@ class Relaxation:
         if rows.most_w < math.inf:
             self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
         self.cost, self.period_s = cost, period_s
-        matrix = rows.matrix.tocoo()
-        parts = matrix.col, matrix.row, matrix.data / self.unit[matrix.col]
+        matrix = rows.matrix  # its rows are the columns here
+        column = np.repeat(np.arange(n), np.diff(matrix.indptr))
+        parts = matrix.indices, column, matrix.data / self.unit[matrix.indices]
         entry: list[list[Any]] = [part.tolist() for part in parts]
 
         def add(r: int, c: int, v: float) -> None:
@@ -69,8 +69,8 @@ class Relaxation:
             add(len(low) + u, c, 1.0)
             places.setdefault((u, m.device), []).append(c)
         pairs = [(members[0], u) for members in x.classes for u in members[1:]]
-        first = len(low) + len(x.units)
-        for r, ((one, other), d) in enumerate(product(pairs, rows.names), first):
+        begin = len(low) + len(x.units)
+        for r, ((one, other), d) in enumerate(product(pairs, rows.names), begin):
             for u, sign in ((one, 1.0), (other, -1.0)):
                 for c in places.get((u, d), ()):
                     add(r, c, sign)
@@ -86,7 +86,8 @@ class Relaxation:
         lower[n + 1 : n + 1 + nodes] = -math.inf
         if nodes:
             lower[n + 1] = upper[n + 1] = 0.0
-        rowwise = csr_array((entry[2], (entry[0], entry[1])), shape=(len(low), columns))
+        order = np.argsort(entry[0], kind="stable")
+        first = np.cumsum([0, *np.bincount(entry[0], minlength=len(low))])
         h = self.highs = _Highs()  # highspy.Highs prints a line on standard output
         h.setOptionValue("output_flag", False)
         h.setOptionValue("threads", 1)
@@ -95,7 +96,7 @@ class Relaxation:
         h.passModel(
             columns,
             len(low),
-            rowwise.nnz,
+            len(order),
             int(highspy.MatrixFormat.kRowwise),
             int(highspy.ObjSense.kMinimize),
             0.0,
@@ -104,9 +105,9 @@ class Relaxation:
             upper,
             np.array(low),
             np.array(high),
-            rowwise.indptr.astype(np.int32),
-            rowwise.indices.astype(np.int32),
-            rowwise.data,
+            first.astype(np.int32),
+            np.array(entry[1], np.int32)[order],
+            np.array(entry[2])[order],
             np.zeros(columns, np.int32),
         )
         self.ways = np.arange(ways, dtype=np.int32)
