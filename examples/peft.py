@@ -8,16 +8,15 @@ is evaluated like any other plan.
 
 from __future__ import annotations
 
-import heapq
 import math
 
 from pearl.planning.problem import Problem
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Schedule
+from pearl.solvers.model.list_schedule import Place, Schedule, list_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
-from pearl.time_limit import look, watched
+from pearl.time_limit import watched
 
 OBJECTIVES = ("throughput", "makespan")
 """The objectives of the method, which looks at time alone."""
@@ -36,7 +35,16 @@ def schedule(it: DagInstance) -> Candidate | None:
     """Return PEFT's schedule of one iteration of a search space; None if a firing finds no lane,
     width or memory."""
     table = optimistic_costs(it)
-    return best_of(lambda lanes: _listed(it, table, lanes))
+    rank = [math.fsum(row) / len(row) for row in table]
+
+    def choose(made: Schedule, v: int) -> Place | None:
+        def cost(place: Place) -> tuple[float, float, Place]:
+            end = made.at(v, place)[1]
+            return end + table[v][place[0]], end, place
+
+        return min(made.places(v), key=cost, default=None)
+
+    return best_of(lambda lanes: list_schedule(it, rank, choose, lanes))
 
 
 def optimistic_costs(it: DagInstance) -> list[list[float]]:
@@ -65,28 +73,3 @@ def optimistic_costs(it: DagInstance) -> list[list[float]]:
                 row[o] = max(row[o], table[it.turn[v]][o] + m.estimate.occupancy_s)
         table[v] = row
     return table
-
-
-def _listed(it: DagInstance, table: list[list[float]], most_lanes: float) -> Schedule | None:
-    made = Schedule(it, most_lanes)
-    rank = [math.fsum(row) / len(row) for row in table]
-    waits = list(it.waits)
-    ready = [(-rank[v], it.place[v], v) for v in range(len(rank)) if waits[v] == 0]
-    heapq.heapify(ready)
-    while ready:
-        look()
-        v = heapq.heappop(ready)[2]
-        places = [
-            (end + table[v][place[0]], end, *place)
-            for place in made.places(v)
-            for _, end in [made.at(v, place)]
-        ]
-        if not places:
-            return None
-        _, _, option, lane = min(places)
-        made.put(v, (option, lane))
-        for d in it.nexts[v]:
-            waits[d] -= 1
-            if waits[d] == 0:
-                heapq.heappush(ready, (-rank[d], it.place[d], d))
-    return made

@@ -8,6 +8,7 @@ from benchmarks.run import main
 PARTS = {
     "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
+    "certificates": "proofs that a second program checks",
     "layers": "published placements of layers", "speed": "small problems to proof",
     "scale": "a thousand tasks", "hosts": "a plan for 64 hosts of eight devices",
     "jobshop": "makespans of flexible job shops",

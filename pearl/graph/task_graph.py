@@ -199,7 +199,11 @@ class TaskGraph:
 
     def with_slack(self, slack: Mapping[EdgeKey, int]) -> TaskGraph:
         """Return the same graph with the slack of these edges set, by their keys."""
-        edges = (replace(e, slack=slack.get(k, e.slack)) for k, e in key_edges(self.edges).items())
+        keyed = key_edges(self.edges)
+        more = {k: slack[k] for k, e in keyed.items() if slack.get(k, e.slack) != e.slack}
+        if not more:
+            return self
+        edges = (replace(e, slack=more[k]) if k in more else e for k, e in keyed.items())
         return replace(self, edges=tuple(edges))
 
 

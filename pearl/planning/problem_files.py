@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 from pearl.errors import SpecError
@@ -90,12 +91,21 @@ def _plain(value: object) -> Any:
         # a file that is checked elsewhere names no code of a user
         value = Kernel("unknown", resident_bytes=value.resident_bytes)
     found = {"": type(value).__name__}
-    for f in fields(value):
-        given = getattr(value, f.name)
-        empty = f.default_factory() if f.default_factory is not MISSING else f.default
-        if f.name not in FACTS and given != empty:
-            found[f.name] = _plain(given)
+    for name, empty in _written(type(value)):
+        given = getattr(value, name)
+        if given != empty:
+            found[name] = _plain(given)
     return found
+
+
+@cache
+def _written(kind: Any) -> list[tuple[str, object]]:
+    """Return the names and the defaults of the fields of a dataclass that are written."""
+    return [
+        (f.name, f.default_factory() if f.default_factory is not MISSING else f.default)
+        for f in fields(kind)
+        if f.name not in FACTS
+    ]
 
 
 def _number(value: Any) -> int | float | str:

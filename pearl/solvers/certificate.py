@@ -24,9 +24,9 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.problem_files import digest
 from pearl.solvers.period.proof_parts import NEAR, Relaxation, exclude_orders, peel
-from pearl.verification import check_plan
+from pearl.verification import Checked, check_plan
 from pearl.verification.model import Space, spaces
-from pearl.verification.proof import check_bound, orders_of
+from pearl.verification.proof import check_cycle, check_tree, orders_of
 from pearl.verification.rows import Floats, Mask, SpaceRows
 
 SAME = 1e-6
@@ -196,11 +196,18 @@ class ProofTree:
         return {"cycles": [list(c) for c in cycles], "nodes": nodes}
 
 
-def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) -> Plan:
+def certify(
+    plan: Plan,
+    *,
+    seconds: float = math.inf,
+    work: float = math.inf,
+    checked: Checked | None = None,
+) -> Plan:
     """Return the plan with a certificate, as far as one is found; `pearl.verify` checks it.
 
     seconds: at most. work: at most, in rows and columns of all relaxations; a plan of which no
         proof of optimality is found within `work` stays as it is.
+    checked: what `check_plan` found of the plan, if it was asked before.
     """
     p, quick = plan.problem, work < math.inf
     if p is None or plan.regret is not None or plan.objective == "makespan":
@@ -208,10 +215,8 @@ def certify(plan: Plan, *, seconds: float = math.inf, work: float = math.inf) ->
     if _arcs(p.graph) > work:
         return plan
     problem = replace(p, objective=plan.objective)
-    checked = check_plan(plan, problem)
+    checked = checked or check_plan(plan, problem)
     proof = prove(problem, checked.cost, plan.period_s, seconds=seconds, work=work)
-    if proof is not None:
-        proof["bound"] = check_bound(proof, problem)
     bound = proof["bound"] if proof is not None else 0.0
     proved = bound >= checked.cost * (1 - 1.005 * SAME)
     if quick and not proved:
@@ -269,7 +274,11 @@ def prove(
     bound = min(bound, heap[0][0] if heap else target)
     if not bound > 0:
         return None
-    return {"bound": bound, "trees": [tree.nodes(bound) for tree in trees]}
+    proofs = [tree.nodes(bound) for tree in trees]
+    for tree, proof in zip(trees, proofs, strict=True):
+        cycles = [check_cycle(tree.rows, cycle) for cycle in proof["cycles"]]
+        check_tree(tree.rows, proof["nodes"], cycles, bound)
+    return {"bound": bound, "trees": proofs}
 
 
 def _arcs(graph: TaskGraph) -> int:

@@ -278,7 +278,7 @@ def solve_problem(
         plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
     plan = replace(plan, problem=whole, note=_free_weights_note(best.assignment))
     try:
-        check_plan(plan, problem)
+        checked = check_plan(plan, problem)
     except RefusedError as error:
         raise registered.fault_error(name, f"its {error}") from error
     if certify or (certify is None and plan.status == "optimal"):
@@ -287,7 +287,7 @@ def solve_problem(
 
         with suppress(OutOfTimeError), extended(math.inf):
             work = math.inf if certify else QUICK
-            plan = certified(plan, seconds=time_limit_s, work=work)
+            plan = certified(plan, seconds=time_limit_s, work=work, checked=checked)
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan

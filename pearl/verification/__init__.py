@@ -16,9 +16,18 @@ from pearl.planning.problem import Problem
 from pearl.planning.problem_files import digest
 from pearl.verification.model import RefusedError, require
 from pearl.verification.proof import check_bound
-from pearl.verification.value import SAME, check_plan, check_timing
+from pearl.verification.value import SAME, Checked, check_plan, check_timing
 
-__all__ = ["SAME", "RefusedError", "Verified", "check_plan", "check_timing", "model", "proof"]
+__all__ = [
+    "SAME",
+    "Checked",
+    "RefusedError",
+    "Verified",
+    "check_plan",
+    "check_timing",
+    "model",
+    "proof",
+]
 __all__ += ["rows", "verify"]
 
 

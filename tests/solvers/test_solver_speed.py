@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 
@@ -13,13 +12,10 @@ from benchmarks.solver.scale import LIMIT_S, apart
 from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large import load_annealing
 from pearl.solvers.large.load_bound import LoadProgram
 from pearl.solvers.methods import milp
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
-from pearl.solvers.orders.lane_sequencing import best_orders
-from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
 from pearl.verification import check_plan
@@ -29,43 +25,6 @@ def space_of(seed: int, tasks: int, devices: int, modes: int) -> SearchSpace:
     graph, costs = small(seed, tasks=tasks, devices=devices, modes=modes)
     (program,) = search_spaces(Problem(graph, costs))
     return program
-
-
-def assignments(p: SearchSpace) -> list[Assignment]:
-    lanes = (0,) * len(p.options)
-    found = (Assignment(p.expansion, p.costs, m, lanes) for m in itertools.product(*p.options))
-    return [a for a in found if not p.violates_coupling(a)]
-
-
-def test_no_plan_better_than_the_best_is_cut_off_with_an_assignment() -> None:
-    general, several = 0, 0
-    for seed in range(8):
-        p = space_of(seed, tasks=6, devices=3, modes=1)
-        valued = [(best_orders(build_timed_graph(a)), a) for a in assignments(p)]
-        periods = [o.period_s for o, _ in valued]
-        gaps = [
-            (o, a) for o, a in valued if build_timed_graph(a).order_bound_s < o.bound_s * (1 - 1e-6)
-        ]
-        for ordered, a in gaps[:5]:
-            units = conflict_units(p, a, cut_period(p, a, "throughput", ordered.period_s))
-            if units is None:
-                continue
-            general += 1
-            several += len(units) < len(p.options)
-            cut = [
-                k
-                for k, (_, b) in enumerate(valued)
-                if all(
-                    b.modes[u].device == a.modes[u].device
-                    and b.modes[u].estimate.latency_s >= latency
-                    and b.modes[u].estimate.occupancy_s >= occupancy
-                    for u, (latency, occupancy) in units.items()
-                )
-            ]
-            assert any(valued[k][1] is a for k in cut)
-            assert min(periods[k] for k in cut) >= ordered.period_s * (1 - 1e-8)
-    assert general > 13
-    assert several > 3
 
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0, 3.0])

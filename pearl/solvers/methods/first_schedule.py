@@ -8,7 +8,6 @@ Distributed Systems 13(3).
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +19,14 @@ from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft
 from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, best_of
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Place, Schedule, build_assignment, build_schedule
+from pearl.solvers.model.list_schedule import (
+    Place,
+    Schedule,
+    build_assignment,
+    build_schedule,
+    list_schedule,
+    soonest,
+)
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace
@@ -82,27 +88,14 @@ def critical_path_schedule(it: DagInstance) -> Candidate | None:
         seconds[device] = sum(_quickest(it.space, it.unit[v], device)[0] for v in path)
     home = min(sorted(seconds), key=lambda d: seconds[d], default=None)
 
-    def make(most_lanes: float) -> Schedule | None:
-        made, waits = Schedule(it, most_lanes), list(it.waits)
-        ready = [(-rank[v], it.place[v], v) for v in range(len(rank)) if waits[v] == 0]
-        heapq.heapify(ready)
-        while ready:
-            look()
-            v = heapq.heappop(ready)[2]
-            places = list(made.places(v))
-            if v in path:
-                there = [k for k in places if made.mode(it.unit[v], k[0]).device == home]
-                places = there or places
-            if not places:
-                return None
-            made.put(v, min(places, key=lambda k: (made.at(v, k)[1], k)))
-            for d in it.nexts[v]:
-                waits[d] -= 1
-                if waits[d] == 0:
-                    heapq.heappush(ready, (-rank[d], it.place[d], d))
-        return made
+    def choose(made: Schedule, v: int) -> Place | None:
+        if v not in path:
+            return soonest(made, v)
+        places = list(made.places(v))
+        there = [k for k in places if made.mode(it.unit[v], k[0]).device == home]
+        return min(there or places, key=lambda k: (made.at(v, k)[1], k), default=None)
 
-    return best_of(make)
+    return best_of(lambda lanes: list_schedule(it, rank, choose, lanes))
 
 
 def downward_rank(it: DagInstance) -> list[float]:

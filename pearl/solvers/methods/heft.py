@@ -13,10 +13,10 @@ import math
 from pearl.planning.problem import Problem
 from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Schedule
+from pearl.solvers.model.list_schedule import list_schedule, soonest
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
-from pearl.time_limit import look, watched
+from pearl.time_limit import watched
 
 
 def solve(problem: Problem, search: Search) -> Outcome:
@@ -31,7 +31,8 @@ def solve(problem: Problem, search: Search) -> Outcome:
 def schedule(it: DagInstance) -> Candidate | None:
     """Return HEFT's schedule of one iteration of a search space; None if a firing finds no lane,
     width or memory."""
-    return best_of(lambda lanes: listed(it, upward_rank(it), lanes))
+    rank = upward_rank(it)
+    return best_of(lambda lanes: list_schedule(it, rank, soonest, lanes))
 
 
 def upward_rank(it: DagInstance) -> list[float]:
@@ -57,16 +58,3 @@ def mean_seconds(it: DagInstance) -> tuple[list[float], list[float]]:
         [math.fsum(m.estimate.latency_s for m in o) / len(o) for o in options],
         [math.fsum(m.estimate.occupancy_s for m in o) / len(o) for o in options],
     )
-
-
-def listed(it: DagInstance, rank: list[float], most_lanes: float) -> Schedule | None:
-    """Place firings by falling rank, each where it is complete first."""
-    made = Schedule(it, most_lanes)
-    for v in sorted(range(len(rank)), key=lambda v: (-rank[v], it.place[v])):
-        look()
-        places = [(made.at(v, place)[1], *place) for place in made.places(v)]
-        if not places:
-            return None
-        _, option, lane = min(places)
-        made.put(v, (option, lane))
-    return made

@@ -46,7 +46,6 @@ from pearl.solvers.model.search_space import (
 )
 from pearl.solvers.orders.lane_sequencing import NODES, OrderResult, best_orders
 from pearl.solvers.period.fusion_form import FusionForm
-from pearl.solvers.period.order_cuts import conflict_units, cut_period
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
 
@@ -294,14 +293,9 @@ class _Branches:
         least, _ = cost_of(problem, assignment, timed.order_bound_s)
         if finished and dual >= least * (1 - 1e-6):  # equal, to the solver's tolerance
             self._open[i] = max(self._open[i], CostBound(least, "search"))
-        to_blame = None
         if self._worth(least):
             self._order(assignment, NODES)
-            best = self.best
-            if best and least < best.cost * (1 - SAME):
-                worth_s = cut_period(self.spaces[i], assignment, problem.objective, best.cost)
-                to_blame = conflict_units(self.spaces[i], assignment, worth_s)
-        model.cut(assignment, to_blame)
+        model.cut(assignment)
 
     def _order(self, a: Assignment, nodes: int) -> None:
         """Accept an assignment with its best orders if they are better than the best plan.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pearl.planning.costs import Mode
@@ -315,19 +315,39 @@ class Schedule:
         return order_by_times(a, keys, copies)
 
 
-def build_schedule(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
-    """Build the schedule of given places: among the firings with placed predecessors, the one of
-    least priority goes next, as early as possible."""
-    made = Schedule(it)
-    waits = list(it.waits)
-    ready = [(priority[v], it.place[v], v) for v in it.order if waits[v] == 0]
+Choose = Callable[[Schedule, int], Place | None]
+"""From a partial schedule and a firing to the place of the firing, or None."""
+
+
+def soonest(made: Schedule, v: int) -> Place | None:
+    """Return the place at which a firing ends first; None if it has no place."""
+    return min(made.places(v), key=lambda place: (made.at(v, place)[1], place), default=None)
+
+
+def list_schedule(
+    it: DagInstance, rank: Sequence[float], choose: Choose, most_lanes: float = math.inf
+) -> Schedule | None:
+    """Build a schedule: among the firings with placed predecessors, the one of highest rank goes
+    next, as early as possible at the chosen place; None if a firing gets no place."""
+    made, waits = Schedule(it, most_lanes), list(it.waits)
+    ready = [(-rank[v], it.place[v], v) for v in it.order if waits[v] == 0]
     heapq.heapify(ready)
     while ready:
         look()
         v = heapq.heappop(ready)[2]
-        made.put(v, places[it.unit[v]])
+        place = choose(made, v)
+        if place is None:
+            return None
+        made.put(v, place)
         for d in it.nexts[v]:
             waits[d] -= 1
             if waits[d] == 0:
-                heapq.heappush(ready, (priority[d], it.place[d], d))
+                heapq.heappush(ready, (-rank[d], it.place[d], d))
+    return made
+
+
+def build_schedule(it: DagInstance, priority: Sequence[float], places: Sequence[Place]) -> Schedule:
+    """Build the schedule of given places, the firing of least priority first."""
+    made = list_schedule(it, [-p for p in priority], lambda _, v: places[it.unit[v]])
+    assert made is not None
     return made

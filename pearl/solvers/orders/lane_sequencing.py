@@ -99,17 +99,6 @@ def _modulo_orders(
     return modulo_orders(timing, (orders, period), effort=effort)
 
 
-def no_order_below(timing: TimedGraph, period_s: float, nodes: int) -> bool:
-    """Return whether the search of `nodes` nodes proves that no orders have a period below
-    period_s."""
-    if period_s <= timing.order_bound_s * (1 + SAME):
-        return True
-    if period_s == math.inf:
-        return False
-    _, _, bound = _search(timing, {}, period_s, period_s, math.inf, nodes)
-    return bound >= period_s * (1 - SAME)
-
-
 def _search(
     timing: TimedGraph,
     orders: Orders,

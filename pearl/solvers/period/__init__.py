@@ -2,7 +2,6 @@
 
 __all__ = [
     "fusion_form",
-    "order_cuts",
     "period_form",
     "proof_parts",
     "symmetry",

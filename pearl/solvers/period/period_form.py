@@ -16,7 +16,6 @@ from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, longest_s, select_undominated
 from pearl.solvers.period.lane_rules import Place, extra_terms, lane_rules, window_rows
 from pearl.solvers.period.longest_period import longest_optimum_s
-from pearl.solvers.period.order_cuts import Blamed
 from pearl.solvers.period.symmetry import find_orbits
 from pearl.solvers.period.transfers import Transfers
 from pearl.time_limit import watched
@@ -320,26 +319,13 @@ class PeriodForm:
             self.linear.add([*terms, (self.period, -cap_w * to_joule)], -math.inf, 0.0)
         return terms
 
-    def cut(self, a: Assignment, blamed: Blamed | None = None) -> None:
-        """Exclude this assignment, and every other one that has the units of `blamed` on the same
-        lanes in modes no quicker than theirs."""
-        held: dict[int, None] = {}
-        others: dict[int, None] = {}
+    def cut(self, a: Assignment) -> None:
+        """Exclude this assignment."""
+        terms = []
         for u, mode in enumerate(a.modes):
-            if blamed is not None and u not in blamed:
-                continue
             lane = u if self.own[mode.device] else a.lanes[u]
-            held[self.x[u, self.space.options[u].index(mode), lane]] = None
-            if blamed is None:
-                continue
-            latency_s, occupancy_s = blamed[u]
-            for (o, k), v in self._by_unit[u].items():
-                m = self.space.options[u][o]
-                e = m.estimate
-                slower = e.latency_s >= latency_s and e.occupancy_s >= occupancy_s
-                if slower and (m.device, k) == (mode.device, lane):
-                    others[v] = None
-        self.linear.add([(v, 1.0) for v in {**held, **others}], 0.0, len(held) - 1.0)
+            terms.append((self.x[u, self.space.options[u].index(mode), lane], 1.0))
+        self.linear.add(terms, 0.0, len(terms) - 1.0)
 
     @property
     def _unit(self) -> float:

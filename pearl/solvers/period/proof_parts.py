@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from pearl.verification.proof import Orders
 from pearl.verification.rows import Floats, Mask, SpaceRows
@@ -42,8 +42,10 @@ class Relaxation:
         if rows.most_w < math.inf:
             self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
         self.cost, self.period_s = cost, period_s
-        matrix = rows.matrix.tocoo()
-        entry = [list(matrix.col), list(matrix.row), list(matrix.data / self.unit[matrix.col])]
+        matrix = rows.matrix  # its rows are the columns here
+        column = np.repeat(np.arange(n), np.diff(matrix.indptr))
+        parts = matrix.indices, column, matrix.data / self.unit[matrix.indices]
+        entry: list[list[Any]] = [part.tolist() for part in parts]
 
         def add(r: int, c: int, v: float) -> None:
             for part, value in zip(entry, (r, c, v), strict=True):
@@ -58,23 +60,22 @@ class Relaxation:
         for k, r in enumerate(elastic):
             add(r, n + 1 + nodes + k, -1.0)
         constant = rows.constant / self.unit
-        low = list(np.where(rows.equal, -constant, -math.inf))
-        high = list(-constant)
+        low: list[float] = np.where(rows.equal, -constant, -math.inf).tolist()
+        high: list[float] = (-constant).tolist()
         if rows.most_w < math.inf:
             add(rows.power, n, self._power(rows.every))
-        for u in range(len(x.units)):
-            for c in np.flatnonzero(rows.unit == u):
-                add(len(low), int(c), 1.0)
-            low.append(1.0)
-            high.append(1.0)
-        for members in x.classes:
-            for u in members[1:]:
-                for d in range(len(rows.names)):
-                    for v, sign in ((members[0], 1.0), (u, -1.0)):
-                        for c in np.flatnonzero((rows.unit == v) & (rows.device == d)):
-                            add(len(low), int(c), sign)
-                    low.append(0.0)
-                    high.append(0.0)
+        places: dict[tuple[int, str], list[int]] = {}
+        for c, (u, m, _) in enumerate(rows.ways):
+            add(len(low) + u, c, 1.0)
+            places.setdefault((u, m.device), []).append(c)
+        pairs = [(members[0], u) for members in x.classes for u in members[1:]]
+        begin = len(low) + len(x.units)
+        for r, ((one, other), d) in enumerate(product(pairs, rows.names), begin):
+            for u, sign in ((one, 1.0), (other, -1.0)):
+                for c in places.get((u, d), ()):
+                    add(r, c, sign)
+        sums = [1.0] * len(x.units) + [0.0] * (len(pairs) * len(rows.names))
+        low, high = low + sums, high + sums
         objective = np.zeros(columns)
         if rows.energy:
             objective[:n] = rows.dynamic_j / cost
@@ -85,7 +86,8 @@ class Relaxation:
         lower[n + 1 : n + 1 + nodes] = -math.inf
         if nodes:
             lower[n + 1] = upper[n + 1] = 0.0
-        rowwise = csr_array((entry[2], (entry[0], entry[1])), shape=(len(low), columns))
+        order = np.argsort(entry[0], kind="stable")
+        first = np.cumsum([0, *np.bincount(entry[0], minlength=len(low))])
         h = self.highs = _Highs()  # highspy.Highs prints a line on standard output
         h.setOptionValue("output_flag", False)
         h.setOptionValue("threads", 1)
@@ -94,7 +96,7 @@ class Relaxation:
         h.passModel(
             columns,
             len(low),
-            rowwise.nnz,
+            len(order),
             int(highspy.MatrixFormat.kRowwise),
             int(highspy.ObjSense.kMinimize),
             0.0,
@@ -103,9 +105,9 @@ class Relaxation:
             upper,
             np.array(low),
             np.array(high),
-            rowwise.indptr.astype(np.int32),
-            rowwise.indices.astype(np.int32),
-            rowwise.data,
+            first.astype(np.int32),
+            np.array(entry[1], np.int32)[order],
+            np.array(entry[2])[order],
             np.zeros(columns, np.int32),
         )
         self.ways = np.arange(ways, dtype=np.int32)

@@ -16,6 +16,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.cycle_ratio import Arc, howard
@@ -69,19 +70,20 @@ def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
         return found
     most = found.period_s * (1 + _SAME)
     caps = _caps(edges, limits)
-    sought = 0
+    own, sought = found.ordered.orders, 0
 
-    def any_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
+    def test(vector: Mapping[EdgeKey, int], *, reorder: bool) -> _Trial:
         nonlocal sought
         trial = _with_slack(assignment, vector)
         if trial is None:
             return _Trial(mends=tuple(caps))
         timed = build_timed_graph(trial)
-        mends = _mends(timed, timed.arcs, edges, most)
+        rings = [] if reorder else timed.ring(own)
+        mends = _mends(timed, [*timed.arcs, *rings], edges, most)
         if mends is not None:
             return _Trial(mends=mends)
-        if ring_period(timed, found.ordered.orders) <= most:
-            return _Trial((trial, found.ordered.orders))
+        if not reorder or ring_period(timed, own) <= most:
+            return _Trial((trial, own))
         sought += 1
         if sought > REORDERED:
             raise _EnoughError
@@ -91,23 +93,12 @@ def fewest_tokens(found: Candidate, limits: Limits) -> Candidate:
             return _Trial((trial, ordered.orders))
         return _Trial(mends=tuple(caps), unknown=ordered.bound_s <= most)
 
-    def these_orders(vector: Mapping[EdgeKey, int]) -> _Trial:
-        trial = _with_slack(assignment, vector)
-        if trial is None:
-            return _Trial(mends=tuple(caps))
-        timed = build_timed_graph(trial)
-        arcs = [*timed.arcs, *timed.ring(found.ordered.orders)]
-        mends = _mends(timed, arcs, edges, most)
-        if mends is not None:
-            return _Trial(mends=mends)
-        return _Trial((trial, found.ordered.orders))
-
-    best, proven = _least(caps, edges, limits, any_orders)
+    best, proven = _least(caps, edges, limits, partial(test, reorder=True))
     if best is None or not proven:
-        fixed, _ = _least(caps, edges, limits, these_orders)
+        fixed, _ = _least(caps, edges, limits, partial(test, reorder=False))
         best = min((b for b in (best, fixed) if b), key=_total, default=None)
     if best is None:
-        best = _edge_by_edge(assignment, found.ordered.orders, edges, most), found.ordered.orders
+        best = _edge_by_edge(assignment, own, edges, most), own
     if _total(best) >= sum(e.slack for e in edges.values()):
         return found
     chosen, orders = best
