@@ -33,7 +33,7 @@ from pearl.solvers.methods.relaxation_bounds import cheap_bound, work_bound
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
-from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.outcome_check import fault_of, fault_of_candidate
 from pearl.solvers.period.tie_breaking import break_ties
 from pearl.time_limit import OutOfTimeError, extended, within
 from pearl.verification import RefusedError, check_plan
@@ -226,7 +226,9 @@ def solve_problem(
                 outcome, regret = _least_regret(problem, search, run, robust)
             else:
                 outcome = run(problem, search)
-        fault = fault_of(outcome, problem)
+        fault = fault_of(outcome)
+        if not fault and not registered.code.startswith("pearl."):
+            fault = fault_of_candidate(outcome.best, problem)
     except InfeasibleError as error:
         error = add_conflict_set(error, problem, deadline)
         simulated = [d.name for d in costs.platform.devices if d.simulated]
