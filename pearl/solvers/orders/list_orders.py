@@ -16,14 +16,16 @@ SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 
-def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
+def listed_orders(
+    timing: TimedGraph, deadline: float, bound_s: float = 0.0
+) -> tuple[Orders, float]:
     """Return the best of some list orders, and its period; after the deadline, the first of
-    them."""
+    them. bound_s: a known lower bound of the period."""
     best: tuple[Orders, float] | None = None
     for room, priority in itertools.product((True, False), (0, 1)):
         if best is None:
             best = _listed(timing, priority, room)
-        elif best[1] > timing.order_bound_s * (1 + SAME):
+        elif best[1] > bound_s * (1 + SAME) and best[1] > timing.order_bound_s * (1 + SAME):
             with suppress(OutOfTimeError), within(deadline):
                 look()
                 orders = _listed(timing, priority, room)
@@ -155,7 +157,7 @@ def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, floa
             if left[d] == 0:
                 sequence.append(d)
     tail = [0.0] * n
-    for i in watched(reversed(sequence)):
+    for i in watched(reversed(sequence if priority else [])):
         tail[i] = max((w + tail[d] for d, w in out[i]), default=timing.latency_s[i])
     lane_of = {i: lane for lane, members in timing.lanes.items() for i in members}
     free = dict.fromkeys(timing.lanes, 0.0)
@@ -165,7 +167,7 @@ def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, floa
     while ready:
         look()
         begin = {i: max(arrival[i], free[lane_of[i]]) for i in ready}
-        i = min(ready, key=lambda k: (begin[k], -tail[k] if priority else 0.0, k))
+        i = min(ready, key=lambda k: (begin[k], -tail[k], k))
         ready.remove(i)
         order[lane_of[i]].append((i, 0))
         free[lane_of[i]] = begin[i] + timing.occupancy_s[i]
