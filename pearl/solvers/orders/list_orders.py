@@ -26,7 +26,8 @@ def listed_orders(
 ) -> tuple[Orders, float]:
     """Return the best of some list orders, and its period; after the deadline, the first of
     them. bound_s: a known lower bound of the period."""
-    best = _listed(timing, 0, room=True) or _listed(timing, 0, room=False)
+    waits = [*timing.arcs, *in_turn(timing)]
+    best = _listed(timing, [*waits, *_room(timing)], 0) or _listed(timing, waits, 0)
     assert best is not None
     for late, room, priority in chain(
         ((late, False, 1) for late in _lateness(timing)),
@@ -35,7 +36,8 @@ def listed_orders(
         if best[1] > bound_s * (1 + SAME) and best[1] > timing.order_bound_s * (1 + SAME):
             with suppress(OutOfTimeError), within(deadline):
                 look()
-                orders = _listed(timing, priority, room=room, late=late)
+                arcs = [*waits, *_room(timing)] if room else waits
+                orders = _listed(timing, arcs, priority, late)
                 best = min(best, orders or best, key=lambda o: o[1])
     return best
 
@@ -171,18 +173,19 @@ def _room(timing: TimedGraph) -> list[Arc]:
 
 
 def _listed(
-    timing: TimedGraph, priority: int, *, room: bool, late: Sequence[int] | None = None
+    timing: TimedGraph, arcs: Sequence[Arc], priority: int, late: Sequence[int] | None = None
 ) -> tuple[Orders, float] | None:
     """Return a list order: of the firings that could start first, the one with the longest path to
     the end (priority 1) or of the earliest task (0) goes next.
 
-    room: channels have their least capacity, so that a lane reads a result before it writes the
-    next; None if this deadlocks. late: iterations by which each node is late; 0 for all by default.
+    arcs: what firings wait for; None if this deadlocks. With full channels at their least capacity,
+    a lane reads a result before it writes the next. late: iterations by which each node is late; 0
+    for all by default.
     """
     n = len(timing.names)
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     waits = [0] * n
-    for s, d, w, m in watched([*timing.arcs, *in_turn(timing), *(_room(timing) if room else ())]):
+    for s, d, w, m in watched(arcs):
         if m + (late[d] - late[s] if late else 0) == 0:
             out[s].append((d, w))
             waits[d] += 1
@@ -203,13 +206,12 @@ def _listed(
     order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timing.lanes}
     while ready:
         look()
-        begin = {i: max(arrival[i], free[lane_of[i]]) for i in ready}
-        i = min(ready, key=lambda k: (begin[k], -tail[k], k))
+        begin, _, i = min((max(arrival[k], free[lane_of[k]]), -tail[k], k) for k in ready)
         ready.remove(i)
         order[lane_of[i]].append((i, latest - late[i] if late else 0))
-        free[lane_of[i]] = begin[i] + timing.occupancy_s[i]
+        free[lane_of[i]] = begin + timing.occupancy_s[i]
         for d, w in out[i]:
-            arrival[d] = max(arrival[d], begin[i] + w)
+            arrival[d] = max(arrival[d], begin + w)
             waits[d] -= 1
             if waits[d] == 0:
                 ready.add(d)
