@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -58,15 +57,6 @@ def watched(items: Iterable[T]) -> Iterator[T]:
         if number % STRIDE == 0:
             look()
         yield item
-
-
-def drained(queue: deque[T]) -> Iterator[T]:
-    """Yield the items of a queue from its front until it is empty; check the clock as `watched`."""
-    while queue:
-        look()
-        for _ in range(STRIDE):
-            if queue:
-                yield queue.popleft()
 
 
 @contextmanager

@@ -7,5 +7,6 @@ from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
 
+sort_cyclic = _native(policy_iteration.sort_cyclic)
 start_policy = _native(policy_iteration.start_policy)
 improve_policy = _native(policy_iteration.improve_policy)

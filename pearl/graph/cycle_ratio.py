@@ -6,12 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pearl.graph import policy_iteration
-from pearl.time_limit import look, watched
+from pearl.time_limit import look
 
 Arc = tuple[int, int, float, int]
 """(src node, dst node, seconds, tokens)."""
@@ -42,38 +43,33 @@ class CyclicPart:
     the graph, the node it leads to, and its tokens.
     """
 
-    first: list[int]
-    arcs: list[int]
-    heads: list[int]
-    tokens: list[int]
+    first: Sequence[int]
+    arcs: Sequence[int]
+    heads: Sequence[int]
+    tokens: Sequence[int]
 
     @classmethod
     def of(cls, n: int, arcs: Sequence[Arc]) -> CyclicPart:
         """Return the part of a graph of n nodes."""
-        into: list[list[int]] = [[] for _ in range(n)]
-        degree = [0] * n
-        for s, d, _, _ in watched(arcs):
-            into[d].append(s)
-            degree[s] += 1
-        dead = [u for u in range(n) if degree[u] == 0]
-        for u in watched(dead):
-            for s in into[u]:
-                degree[s] -= 1
-                if degree[s] == 0:
-                    dead.append(s)
-        out: list[list[int]] = [[] for _ in range(n)]
-        for e, (s, d, _, _) in enumerate(watched(arcs)):
-            if degree[s] > 0 and degree[d] > 0:
-                out[s].append(e)
-        first, kept = [0], list[int]()
-        for numbers in out:
-            kept += numbers
-            first.append(len(kept))
-        return cls(first, kept, [arcs[e][1] for e in kept], [arcs[e][3] for e in kept])
+        look()
+        loops: Any = policy_iteration
+        compiled = runs_compiled(len(arcs))
+        if compiled:
+            from pearl.graph import compiled_policy as loops
+        tails, heads, _, tokens = zip(*arcs, strict=True) if arcs else ((),) * 4
+        rows: list[Any] = [tails, heads, tokens, [0] * (n + 1), [0] * len(arcs)]
+        rows += [[0] * (n + 1), [0] * len(arcs), [0] * n, [0] * n]
+        if compiled:
+            rows = [np.array(row, np.int64) for row in rows]
+        tails, heads, tokens, first, kept, *scratch = rows
+        kept = kept[: loops.sort_cyclic(tails, heads, first, kept, *scratch)]
+        if compiled:
+            return cls(first, kept, heads[kept], tokens[kept])
+        return cls(first, kept, [heads[e] for e in kept], [tokens[e] for e in kept])
 
     @cached_property
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        return np.array(self.first), np.array(self.heads), np.array(self.tokens)
+        return np.asarray(self.first), np.asarray(self.heads), np.asarray(self.tokens)
 
     def compiles(self, loading_arcs: int = LOADING_ARCS) -> bool:
         """Return whether policy iteration runs compiled here. loading_arcs: as LOADING_ARCS."""
@@ -95,7 +91,7 @@ class CyclicPart:
             policy: node → place of the arc that the search begins with; -1 for none. The search
                 writes its last policy there, a good start for similar seconds. Shape (nodes,).
         """
-        if not self.heads:
+        if len(self.heads) == 0:
             return 0.0, []
         look()
         n = len(self.first) - 1
@@ -104,7 +100,7 @@ class CyclicPart:
             from pearl.graph import compiled_policy
 
             first, heads, tokens = self._arrays
-            times, nodes = np.array(seconds), np.zeros(n, np.int64)
+            times, nodes = np.asarray(seconds, np.float64), np.zeros(n, np.int64)
             scratch = np.zeros(n), np.zeros(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
             compiled_policy.start_policy(first, times, tokens, policy)
             best, length = compiled_policy.improve_policy(
@@ -119,4 +115,4 @@ class CyclicPart:
                 [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle,
             )  # fmt: skip
             policy[:], cycle = own, cycle[:length]
-        return float(best), [self.arcs[policy[u]] for u in cycle]
+        return float(best), [int(self.arcs[policy[u]]) for u in cycle]

@@ -9,7 +9,7 @@ Cohen, Olsder and Quadrat, Synchronization and Linearity, 1992).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from pearl.errors import SpecError
 from pearl.graph import retiming
 from pearl.graph.cycle_ratio import Arc, howard, runs_compiled
 from pearl.graph.task_graph import Edge, TaskGraph
-from pearl.time_limit import STRIDE, drained, look, watched
+from pearl.time_limit import STRIDE, look, watched
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or the tasks of a fused mode."""
@@ -246,9 +246,8 @@ def _retime(n: int, arcs: Sequence[Arc]) -> _Retiming:
     if compiled:
         from pearl.graph import compiled_retiming as loops
     look()
-    first, numbers = _sorted_arcs(n, [a[0] for a in arcs])
-    heads, tokens = [arcs[e][1] for e in numbers], [arcs[e][3] for e in numbers]
-    of_arcs = [np.array(x, np.int64) if compiled else x for x in (first, heads, tokens)]
+    first, _, heads, _, tokens = _columns(n, arcs, 0, compiled=compiled)
+    of_arcs = first, heads, tokens
     shift, order, parent, degree, cycle = (
         np.zeros(n, np.int64) if compiled else [0] * n for _ in range(5)
     )
@@ -260,7 +259,7 @@ def _retime(n: int, arcs: Sequence[Arc]) -> _Retiming:
     # In this order only arcs with tokens lead back: most shifts are final after one pass.
     if loops.order_nodes(*of_arcs, shift, degree, order, parent) < n:
         return found()
-    if all(m >= 0 for m in tokens):
+    if min(tokens, default=0) >= 0:
         return _Retiming(shift, order, [])
     while loops.shift_nodes(*of_arcs, order, shift, parent, PASSES):
         look()
@@ -271,14 +270,23 @@ def _retime(n: int, arcs: Sequence[Arc]) -> _Retiming:
     return _Retiming(shift, order, [])
 
 
-def _sorted_arcs(n: int, ends: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return node → the place of its first arc, and the arcs sorted by their end at it."""
+def _columns(n: int, arcs: Sequence[Arc], end: int, *, compiled: bool) -> list[Any]:
+    """Return node → the place of its first arc, and tails, heads, seconds and tokens of the arcs
+    sorted by their tail (end 0) or head (end 1). They are arrays for compiled loops, else lists."""
+    columns = [*zip(*arcs, strict=True)] if arcs else [()] * 4
+    if compiled:
+        kinds = np.int64, np.int64, np.float64, np.int64
+        rows = [np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)]
+        order = np.argsort(rows[end], kind="stable")
+        rows = [row[order] for row in rows]
+        return [np.searchsorted(rows[end], np.arange(n + 1)), *rows]
     first = [0] * (n + 1)
-    for u in ends:
+    for u in columns[end]:
         first[u + 1] += 1
     for u in range(n):
         first[u + 1] += first[u]
-    return first, sorted(range(len(ends)), key=ends.__getitem__)
+    numbers = sorted(range(len(arcs)), key=columns[end].__getitem__)
+    return [first, *([column[e] for e in numbers] for column in columns)]
 
 
 def max_cycle_ratio(
@@ -311,24 +319,26 @@ def start_times(n: int, arcs: Sequence[Arc], period_s: float) -> list[float]:
 
     period_s must be at least the maximum cycle ratio; rounding around critical cycles is absorbed.
     """
-    out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
-    for s, d, w, m in watched(arcs):
-        out[s].append((d, w - m * period_s))
-    start = [0.0] * n
+    loops: Any = retiming
+    compiled = runs_compiled(len(arcs))
+    if compiled:
+        from pearl.graph import compiled_retiming as loops
+    first, _, heads, seconds, tokens = _columns(n, arcs, 0, compiled=compiled)
     small = 1e-12 * (period_s + max((abs(a[2]) for a in arcs), default=0.0))
-    early = topological(n, [(s, d) for s, d, _, m in arcs if m == 0])
-    queue = deque(dict.fromkeys([*early, *range(n)]))  # in this order most values are final at once
-    waiting, passes = [True] * n, [0] * n
-    for here in drained(queue):
-        waiting[here] = False
-        for there, length in out[here]:
-            if start[here] + length > start[there] + small:
-                start[there] = start[here] + length
-                if not waiting[there] and passes[there] <= n:
-                    passes[there] += 1
-                    waiting[there] = True
-                    queue.append(there)
-    return start
+    counters: list[Any] = [[0] * n, [0] * n, [0] * n, [0] * n, [0, n]]
+    start: Any = [0.0] * n
+    if compiled:
+        counters, start = [np.array(x, np.int64) for x in counters], np.array(start)
+    waiting, passes, queue, parent, ends = counters
+    early = loops.order_nodes(first, heads, tokens, passes, waiting, queue, parent)
+    queue[early:] = [u for u in range(n) if waiting[u] > 0]  # most other values are final at once
+    for u in range(n):
+        waiting[u] = 1
+    of_arcs = first, heads, seconds, tokens
+    while ends[1]:
+        look()
+        loops.push_starts(*of_arcs, start, queue, waiting, passes, ends, period_s, small, STRIDE)
+    return [float(t) for t in start]
 
 
 def simulate(
@@ -351,8 +361,7 @@ def simulate(
     compiled = runs_compiled(len(arcs) * iterations // ITERATIONS)
     if compiled:
         from pearl.graph import compiled_retiming as loops
-    first, numbers = _sorted_arcs(n, [a[1] for a in arcs])
-    tails, seconds, tokens = ([arcs[e][k] for e in numbers] for k in (0, 2, 3))
+    first, tails, _, seconds, tokens = _columns(n, arcs, 1, compiled=compiled)
     shift, order = ([int(u) for u in x] for x in (made.shift, made.order))
     scale: Any = [1.0] * (iterations * n) if factors is None else factors.ravel().tolist()
     start: Any = [0.0] * (iterations * n)

@@ -29,6 +29,50 @@ took 20,000 rounds. From this number on, the error of a sum of so many values co
 With fewer nodes, the choice among equal cycles is by the simple order."""
 
 
+def sort_cyclic(
+    tails: Any, heads: Any, first: Any, kept: Any, into: Any, before: Any, degree: Any, dead: Any
+) -> int:
+    """Write the arcs that lead to cycles, sorted by their tails, to `kept`; return their number.
+
+    first: node → the first of these arcs, and their number. into, before, degree, dead: scratch,
+    one cell for each node and one more, arc, node and node.
+    """
+    n, count = len(degree), 0
+    for e in range(len(tails)):
+        degree[tails[e]] += 1
+        into[heads[e] + 1] += 1
+    for u in range(n):
+        into[u + 1] += into[u]
+        first[u] = into[u]
+        if degree[u] == 0:
+            dead[count] = u
+            count += 1
+    for e in range(len(tails)):
+        before[first[heads[e]]] = tails[e]
+        first[heads[e]] += 1
+    done = 0
+    while done < count:
+        for a in range(into[dead[done]], into[dead[done] + 1]):
+            degree[before[a]] -= 1
+            if degree[before[a]] == 0:
+                dead[count] = before[a]
+                count += 1
+        done += 1
+    for u in range(n + 1):
+        first[u] = 0
+    for e in range(len(tails)):
+        if degree[tails[e]] > 0 and degree[heads[e]] > 0:
+            first[tails[e] + 1] += 1
+    for u in range(n):
+        first[u + 1] += first[u]
+        into[u] = first[u]
+    for e in range(len(tails)):
+        if degree[tails[e]] > 0 and degree[heads[e]] > 0:
+            kept[into[tails[e]]] = e
+            into[tails[e]] += 1
+    return int(first[n])
+
+
 def start_policy(first: Any, seconds: Any, tokens: Any, policy: Any) -> None:
     """Pick the arc of highest ratio out of each node that has no arc of the policy yet.
 

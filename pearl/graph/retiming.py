@@ -106,6 +106,49 @@ def write_cycle(parent: Any, state: Any, cycle: Any) -> int:
     return 0
 
 
+def push_starts(
+    first: Any,
+    heads: Any,
+    seconds: Any,
+    tokens: Any,
+    start: Any,
+    queue: Any,
+    waiting: Any,
+    passes: Any,
+    ends: Any,
+    period_s: float,
+    small: float,
+    steps: int,
+) -> None:
+    """Raise start times along the arcs out of the first `steps` nodes of a queue.
+
+    Arguments:
+        first: node → its first arc, and the number of arcs.
+        heads, seconds, tokens: of each arc, sorted by the node it leaves.
+        start: node → its start in seconds. A rise by at most `small` is rounding.
+        queue, ends: the waiting nodes around a ring; place of the first, and their number.
+        waiting: node → whether it is in the queue.
+        passes: node → how often it came back. One that came back more often than there are nodes
+            lies on a cycle that is critical but for rounding.
+    """
+    n = len(start)
+    for _ in range(min(steps, ends[1])):
+        here = queue[ends[0]]
+        ends[0] = (ends[0] + 1) % n
+        ends[1] -= 1
+        waiting[here] = 0
+        for a in range(first[here], first[here + 1]):
+            there = heads[a]
+            length = seconds[a] - tokens[a] * period_s
+            if start[here] + length > start[there] + small:
+                start[there] = start[here] + length
+                if waiting[there] == 0 and passes[there] <= n:
+                    passes[there] += 1
+                    waiting[there] = 1
+                    queue[(ends[0] + ends[1]) % n] = there
+                    ends[1] += 1
+
+
 def run_iterations(
     first: Any,
     tails: Any,

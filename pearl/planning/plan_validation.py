@@ -253,7 +253,7 @@ def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
     for name, members in timed.lanes.items():
         if lane_name[name] not in listed:
             raise SpecError(f"plan: lane {lane_name[name]} is used but not listed among its lanes")
-        lane = listed[lane_name[name]]
+        lane, here = listed[lane_name[name]], set(members)
         counts: dict[str, int] = {}
         ring: dict[int, int] = {}
         for entry in lane.order:
@@ -261,7 +261,7 @@ def _orders_of(plan: Plan, timed: TimedGraph) -> Orders:
             counts[entry.task] = firing + 1
             unit = units.get(entry.task, (entry.task,))
             i = number.get(("+".join(unit), firing if len(unit) == 1 else 0))
-            if i is None or i not in members:
+            if i is None or i not in here:
                 raise SpecError(
                     f"plan: lane {lane.lane}: entry {entry.task} (firing {firing}) does not run "
                     "there"

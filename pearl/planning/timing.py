@@ -219,6 +219,11 @@ class Assignment:
         ]
         return math.fsum([*firings, *(h.energy_j for h in self.hops.values())])
 
+    @cached_property
+    def timed(self) -> TimedGraph:
+        """Its firings and transfers, before its lanes have an order."""
+        return _timed_graph(self)
+
     def paced_s(self, period_s: float, power_w: float | None) -> float:
         """Return the period at which average power stays within power_w; infinite if idling exceeds
         it."""
@@ -305,6 +310,11 @@ class TimedGraph:
 
 
 def build_timed_graph(assignment: Assignment) -> TimedGraph:
+    """Return the timed graph of an assignment, which the assignment keeps."""
+    return assignment.timed
+
+
+def _timed_graph(assignment: Assignment) -> TimedGraph:
     """Return firings and transfers as nodes; edges, and transfers between devices, as arcs.
 
     A token to another device is a message even if the edge carries no bytes: it costs the link's
@@ -340,9 +350,9 @@ def build_timed_graph(assignment: Assignment) -> TimedGraph:
             lanes.setdefault(hop.link.name, []).append(i)
             arcs.append((begin[0], i, begin[1], 0))
             sent[task, to, f] = i, 0.0
+    routes = [assignment.route(edge) for edge in x.graph.edges]
     for src, dst, tokens, e in watched(x.arcs):
-        edge = x.graph.edges[e]
-        route = assignment.route(edge)
+        edge, route = x.graph.edges[e], routes[e]
         if not route:
             arcs.append((src, dst, latency[src], tokens))
             continue

@@ -24,6 +24,9 @@ from pearl.planning.draws import Draws, Vector
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph
 from pearl.time_limit import watched
 
+Rows = NDArray[np.float64]
+"""A row of numbers, one for each sample, of every arc or node."""
+
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
@@ -101,9 +104,10 @@ class _DrawnLinks:
     factor: Vector
     twice: TimedGraph
 
-    def more(self, nominal: float, twice: float) -> Vector | float:
-        """Return the addition to a number of the graph in each sample."""
-        return (self.factor - 1) * (twice - nominal) if twice != nominal else 0.0
+    def more(self, nominal: Sequence[float], twice: Sequence[float]) -> Rows:
+        """Return the additions to numbers of the graph in each sample."""
+        rows: Rows = np.outer(np.array(twice) - np.array(nominal), self.factor - 1)
+        return rows
 
 
 def _drawn_links(a: Assignment, draws: Draws) -> list[_DrawnLinks]:
@@ -131,31 +135,28 @@ def _periods(
     a, n = timed.assignment, len(timed.names)
     number = len(factors[0])
     own, latency, occupancy = _times(timed, a, factors, crossings, number)
-    rows: list[Arc] = []
-    weights: list[Vector] = []
-    for e, (s, d, w, m) in enumerate(watched(timed.arcs)):
-        weight = own[s] + (w - timed.latency_s[s])
-        for c in crossings:
-            weight = weight + c.more(w, c.twice.arcs[e][2])
-        rows.append((s, d, w, m))
-        weights.append(weight)
+    loads = [occupancy[list(members)].sum(axis=0) for members in timed.lanes.values()]
+    least = np.maximum.reduce(loads) if loads else np.zeros(number)
+    rows = [*timed.arcs, *held, *rings]
+    if not rows:
+        return least
+    weights = []
     for times, nominal, arcs in (
+        (own, timed.latency_s, timed.arcs),
         (latency, timed.latency_s, held),
         (occupancy, timed.occupancy_s, rings),
     ):
-        for s, d, w, m in watched(arcs):
-            rows.append((s, d, w, m))
-            weights.append(times[s] + (w - nominal[s]))
-    loads = [
-        sum((occupancy[i] for i in members), np.zeros(number)) for members in timed.lanes.values()
-    ]
-    least = np.maximum.reduce(loads) if loads else np.zeros(number)
-    if not rows:
-        return least
+        tails = np.array([s for s, _, _, _ in arcs], int)
+        fixed = np.array([w for _, _, w, _ in arcs]) - np.array(nominal)[tails]
+        weights.append(times[tails] + fixed[:, None])
+    for c in crossings:
+        twice = [w for _, _, w, _ in c.twice.arcs]
+        weights[0] += c.more([w for _, _, w, _ in timed.arcs], twice)
     if not crossings and all(np.all(f == f[0]) for f in factors):  # nothing varies
-        exact = [(s, d, float(w[0]), m) for (s, d, _, m), w in zip(rows, weights, strict=True)]
+        seconds = np.concatenate(weights)[:, 0].tolist()
+        exact = [(s, d, w, m) for (s, d, _, m), w in zip(rows, seconds, strict=True)]
         return np.maximum(least, howard(n, exact)[0])
-    return _ratios(n, rows, np.array(weights), least)
+    return _ratios(n, rows, np.concatenate(weights), least)
 
 
 def _times(
@@ -164,21 +165,20 @@ def _times(
     factors: Sequence[Vector],
     crossings: Sequence[_DrawnLinks],
     number: int,
-) -> tuple[list[Vector], list[Vector], list[Vector]]:
+) -> tuple[Rows, Rows, Rows]:
     """Seconds of every node in each sample: latency without the links' changes, latency,
     occupancy."""
-    own = [np.full(number, float(x)) for x in timed.latency_s]
-    occupancy = [np.full(number, float(x)) for x in timed.occupancy_s]
-    for i, (u, _) in enumerate(a.expansion.nodes):
-        fixed_s = a.lane_extra_s[u]  # costs of crossing between lanes are not sampled
-        own[i] += (a.latency_s(u) - fixed_s) * (factors[u] - 1)
-        occupancy[i] += (a.occupancy_s(u) - fixed_s) * (factors[u] - 1)
-    latency = own
+    own = np.tile(np.array(timed.latency_s)[:, None], number)
+    occupancy = np.tile(np.array(timed.occupancy_s)[:, None], number)
+    units = [u for u, _ in a.expansion.nodes]
+    for times, seconds in (own, a.latency_s), (occupancy, a.occupancy_s):
+        # costs of crossing between lanes are not sampled
+        more = [(seconds(u) - a.lane_extra_s[u]) * (f - 1) for u, f in enumerate(factors)]
+        times[: len(units)] += np.array(more)[units]
+    latency = own.copy()
     for c in crossings:
-        pairs = [*zip(timed.latency_s, c.twice.latency_s, strict=True)]
-        latency = [x + c.more(*pair) for x, pair in zip(latency, pairs, strict=True)]
-        pairs = [*zip(timed.occupancy_s, c.twice.occupancy_s, strict=True)]
-        occupancy = [x + c.more(*pair) for x, pair in zip(occupancy, pairs, strict=True)]
+        latency += c.more(timed.latency_s, c.twice.latency_s)
+        occupancy += c.more(timed.occupancy_s, c.twice.occupancy_s)
     return own, latency, occupancy
 
 

@@ -21,7 +21,7 @@ from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of
 from pearl.solvers.orders.lane_sequencing import OrderResult
 from pearl.solvers.orders.list_orders import ring_period
-from pearl.solvers.outcome_check import fault_of
+from pearl.solvers.outcome_check import fault_of_candidate
 from pearl.time_limit import OutOfTimeError, extended
 
 
@@ -46,7 +46,7 @@ def translate_plan(plan: Plan, problem: Problem) -> Candidate | None:
     else:
         cost, paced_s = cost_of(problem, timed.assignment, period_s)
     candidate = Candidate(timed.assignment, OrderResult(orders, period_s, 0.0), paced_s, cost)
-    return None if fault_of(Outcome(candidate, 0.0, timed_out=True), problem) else candidate
+    return None if fault_of_candidate(candidate, problem) else candidate
 
 
 def _runs_ahead(orders: Orders) -> bool:

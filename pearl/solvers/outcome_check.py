@@ -1,4 +1,8 @@
-"""Check of a method's outcome: it is a candidate that `pearl.verification` allows, at its cost."""
+"""Check of a method's outcome: it is a candidate that `pearl.verification` allows, at its cost.
+
+Every plan is verified at the end. The outcome of a user's own method is verified before that too,
+so that its fault is told before a plan is built from it.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,20 @@ def _is_of_problem(error: RefusedError, best: Candidate) -> bool:
     return timeless or error.row.startswith(("memory", "unit memory"))
 
 
-def fault_of(outcome: object, problem: Problem) -> str:
-    """Return the first fault of an outcome, for an error text; empty if there is none."""
+def fault_of(outcome: object) -> str:
+    """Return what an outcome states wrongly by itself, for an error text; empty if nothing."""
     if not isinstance(outcome, Outcome):
         return f"it returned {quote(outcome)}, not an Outcome"
     best = outcome.best
     if not isinstance(best, Candidate) or not isinstance(best.assignment, Assignment):
         return f"the best of its outcome is {quote(best)}, not a Candidate with an Assignment"
+    if not outcome.bound <= best.cost * (1 + TOLERANCE):
+        return f"its bound {outcome.bound:.9g} is above the cost {best.cost:.9g} of its plan"
+    return ""
+
+
+def fault_of_candidate(best: Candidate, problem: Problem) -> str:
+    """Return the first fault of a candidate's timing; empty if there is none."""
     try:
         timed = build_timed_graph(best.assignment)
         cost = check_timing(timed, best.ordered.orders, problem, best.period_s).cost
@@ -39,6 +50,4 @@ def fault_of(outcome: object, problem: Problem) -> str:
         return f"its {error}"
     if not abs(best.cost - cost) <= TOLERANCE * max(abs(best.cost), abs(cost)) < math.inf:
         return f"the cost of its plan is {best.cost:.9g}, recomputed {cost:.9g}"
-    if not outcome.bound <= best.cost * (1 + TOLERANCE):
-        return f"its bound {outcome.bound:.9g} is above the cost {best.cost:.9g} of its plan"
     return ""

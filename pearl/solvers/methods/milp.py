@@ -297,14 +297,15 @@ class _Branches:
             self._order(assignment, NODES)
         model.cut(assignment)
 
-    def _order(self, a: Assignment, nodes: int) -> None:
+    def _order(self, a: Assignment, nodes: int, bound_s: float = 0.0) -> None:
         """Accept an assignment with its best orders if they are better than the best plan.
 
-        nodes: largest number of searched nodes.
+        nodes: largest number of searched nodes. bound_s: no orders have a shorter period.
         """
         below = _period_at(self.problem, a, self.best.cost) if self.best else math.inf
         timed = build_timed_graph(a)
-        ordered = best_orders(timed, below_s=below, deadline=self.deadline, nodes=nodes)
+        limits = {"below_s": below, "deadline": self.deadline, "bound_s": bound_s}
+        ordered = best_orders(timed, nodes=nodes, **limits)
         cost, paced = cost_of(self.problem, a, ordered.period_s)
         proven, _ = cost_of(self.problem, a, ordered.bound_s)
         if proven < cost:
@@ -386,9 +387,7 @@ class _Branches:
             a = search.b.assignment(place)
             if self.spaces[i].violates_coupling(a):
                 continue
-            least, _ = cost_of(self.problem, a, build_timed_graph(a).order_bound_s)
-            if self._worth(least):
-                self._order(a, NODES)
+            self._order(a, NODES, bound_s)
         del self._open[i]
 
     def _take(self, found: tuple[Assignment, Orders, float] | None) -> float:

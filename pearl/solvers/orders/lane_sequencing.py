@@ -60,16 +60,20 @@ def best_orders(
     deadline: float = math.inf,
     nodes: int = NODES,
     effort: float = 1.0,
+    bound_s: float = 0.0,
 ) -> OrderResult:
     """Return orders of least period. Orders that are not below below_s may be treated as equal.
 
+    bound_s: a known lower bound of the period.
     nodes: largest number of searched nodes. effort: share of the usual steps of modulo schedules.
     deadline: in `time.monotonic()` seconds. After it, and with effort 0, only list orders are
     tried; they reach the largest load if no cycle joins two tasks. bound_s equals period_s if the
     search finished, or is at least below_s if it finished without a period below.
     """
+    orders, period = listed_orders(timing, deadline, bound_s)
+    if period <= bound_s * (1 + SAME):
+        return OrderResult(orders, period, min(bound_s, period))
     bound = timing.order_bound_s
-    orders, period = listed_orders(timing, deadline)
     many = len(timing.names) >= MANY
 
     def is_open() -> bool:

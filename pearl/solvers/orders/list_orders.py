@@ -4,32 +4,70 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 
 from pearl.graph.cycle_ratio import Arc, howard
 from pearl.graph.period import start_times, token_free_cycle, topological
 from pearl.planning.timing import Orders, TimedGraph, channel_arcs
 from pearl.time_limit import OutOfTimeError, look, watched, within
 
+LATE_TASKS = 16
+"""Most tasks and copies of a timed graph of which one may be late in a list order (assumed: each
+takes as long as another list order)."""
+
 SAME = 1e-9
 """Relative difference below which two periods count as equal."""
 
 
-def listed_orders(timing: TimedGraph, deadline: float) -> tuple[Orders, float]:
+def listed_orders(
+    timing: TimedGraph, deadline: float, bound_s: float = 0.0
+) -> tuple[Orders, float]:
     """Return the best of some list orders, and its period; after the deadline, the first of
-    them."""
-    best: tuple[Orders, float] | None = None
-    for room, priority in itertools.product((True, False), (0, 1)):
-        if best is None:
-            best = _listed(timing, priority, room)
-        elif best[1] > timing.order_bound_s * (1 + SAME):
+    them. bound_s: a known lower bound of the period."""
+    waits = [*timing.arcs, *in_turn(timing)]
+    best = _listed(timing, [*waits, *_room(timing)], 0) or _listed(timing, waits, 0)
+    assert best is not None
+    for late, room, priority in chain(
+        ((late, False, 1) for late in _lateness(timing)),
+        ((None, *way) for way in ((True, 1), (False, 0), (False, 1))),
+    ):
+        if best[1] > bound_s * (1 + SAME) and best[1] > timing.order_bound_s * (1 + SAME):
             with suppress(OutOfTimeError), within(deadline):
                 look()
-                orders = _listed(timing, priority, room)
+                arcs = [*waits, *_room(timing)] if room else waits
+                orders = _listed(timing, arcs, priority, late)
                 best = min(best, orders or best, key=lambda o: o[1])
-    assert best is not None
     return best
+
+
+def _lateness(timing: TimedGraph) -> Iterator[list[int]]:
+    """Yield by how many iterations each node is late in lists of two iterations: in turn each task,
+    the one of the longest firing first, is late by one with all that needs its results at once.
+
+    So a long firing of one iteration can run beside firings of the next.
+    """
+    number: dict[str, int] = {}
+    task = [number.setdefault(name, len(number)) for name, _ in timing.names]
+    if len(number) > LATE_TASKS:
+        return
+    least: dict[tuple[int, int], int] = {}
+    for s, d, _, m in watched(timing.arcs):
+        key = task[s], task[d]
+        least[key] = min(m, least.get(key, m))
+    longest = [0.0] * len(number)
+    for t, seconds in zip(task, timing.occupancy_s, strict=True):
+        longest[t] = max(longest[t], seconds)
+    known = [[0] * len(number), [1] * len(number)]
+    for first in sorted(number.values(), key=lambda t: -longest[t]):
+        late = [int(first == t) for t in range(len(number))]
+        for _ in number:
+            for (s, d), m in least.items():
+                late[d] = max(late[d], late[s] - m)
+        if late not in known:
+            known.append(late)
+            yield [late[t] for t in task]
 
 
 def ring_period(timing: TimedGraph, orders: Orders) -> float:
@@ -134,18 +172,21 @@ def _room(timing: TimedGraph) -> list[Arc]:
     return [(s, d, timing.latency_s[s], m) for s, d, m in rows]
 
 
-def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, float] | None:
+def _listed(
+    timing: TimedGraph, arcs: Sequence[Arc], priority: int, late: Sequence[int] | None = None
+) -> tuple[Orders, float] | None:
     """Return a list order: of the firings that could start first, the one with the longest path to
-    the end (priority 1) or of the earliest task (0) goes next; no entry runs ahead.
+    the end (priority 1) or of the earliest task (0) goes next.
 
-    room: channels have their least capacity, so that a lane reads a result before it writes the
-    next; None if this deadlocks.
+    arcs: what firings wait for; None if this deadlocks. With full channels at their least capacity,
+    a lane reads a result before it writes the next. late: iterations by which each node is late; 0
+    for all by default.
     """
     n = len(timing.names)
     out: list[list[tuple[int, float]]] = [[] for _ in range(n)]
     waits = [0] * n
-    for s, d, w, m in watched([*timing.arcs, *in_turn(timing), *(_room(timing) if room else ())]):
-        if m == 0:
+    for s, d, w, m in watched(arcs):
+        if m + (late[d] - late[s] if late else 0) == 0:
             out[s].append((d, w))
             waits[d] += 1
     sequence, left = [i for i in range(n) if waits[i] == 0], waits[:]
@@ -155,22 +196,22 @@ def _listed(timing: TimedGraph, priority: int, room: bool) -> tuple[Orders, floa
             if left[d] == 0:
                 sequence.append(d)
     tail = [0.0] * n
-    for i in watched(reversed(sequence)):
+    for i in watched(reversed(sequence if priority else [])):
         tail[i] = max((w + tail[d] for d, w in out[i]), default=timing.latency_s[i])
     lane_of = {i: lane for lane, members in timing.lanes.items() for i in members}
+    latest = max(late) if late else 0
     free = dict.fromkeys(timing.lanes, 0.0)
     arrival = [0.0] * n
     ready = {i for i in range(n) if waits[i] == 0}
     order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timing.lanes}
     while ready:
         look()
-        begin = {i: max(arrival[i], free[lane_of[i]]) for i in ready}
-        i = min(ready, key=lambda k: (begin[k], -tail[k] if priority else 0.0, k))
+        begin, _, i = min((max(arrival[k], free[lane_of[k]]), -tail[k], k) for k in ready)
         ready.remove(i)
-        order[lane_of[i]].append((i, 0))
-        free[lane_of[i]] = begin[i] + timing.occupancy_s[i]
+        order[lane_of[i]].append((i, latest - late[i] if late else 0))
+        free[lane_of[i]] = begin + timing.occupancy_s[i]
         for d, w in out[i]:
-            arrival[d] = max(arrival[d], begin[i] + w)
+            arrival[d] = max(arrival[d], begin + w)
             waits[d] -= 1
             if waits[d] == 0:
                 ready.add(d)
