@@ -13,7 +13,14 @@ from pearl.algorithms.tabular_options import TabularOptions
 from pearl.spec.messages import Complaint, suggest_nearest
 from pearl.spec.system import EnvSpec
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices.primitives.envs.border import WIDEST, Part, in_float32, reset, size_of, too_wide
+from pearl_devices.primitives.envs.border import (
+    WIDEST,
+    ObservationPart,
+    in_float32,
+    reset,
+    size_of,
+    too_wide,
+)
 from pearl_devices.user_imports import error_text, make_environment
 
 
@@ -158,7 +165,9 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             spaces.max_episode_steps,
             choices=choices,
             start=(spaces.start,) * max(len(choices), 1) if spaces.start else (),
-            parts=(Part((), (), (obs,), (spaces.states_start,)),) if spaces.states else (),
+            parts=(ObservationPart((), (), (obs,), (spaces.states_start,)),)
+            if spaces.states
+            else (),
         ),
         [],
     )
@@ -212,7 +221,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         sizes["states"] = int(observation.n)
     if stack:
         sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
-        found = (Part((), sizes["shape"]),)
+        found = (ObservationPart((), sizes["shape"]),)
     if isinstance(action, discrete):
         sizes["actions"] = int(action.n)
     elif factored := choices(action):

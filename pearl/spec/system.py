@@ -13,7 +13,7 @@ from typing import Any
 from pearl.graph.limits import Limits
 from pearl.spec.models import Objective, Train
 from pearl_devices import Platform
-from pearl_devices.primitives.envs.border import Part
+from pearl_devices.primitives.envs.border import ObservationPart
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class EnvSpec:
     pixels: tuple[tuple[int, int], ...] = ()
     note: str = ""
     threshold: float | None = None
-    parts: tuple[Part, ...] = ()
+    parts: tuple[ObservationPart, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "shape", self.shape or (self.obs,))
-        object.__setattr__(self, "parts", self.parts or (Part((), self.shape),))
+        object.__setattr__(self, "parts", self.parts or (ObservationPart((), self.shape),))
 
 
 @dataclass(frozen=True)
