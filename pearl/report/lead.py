@@ -218,7 +218,7 @@ def waited(run: Run) -> float:
 
 def learnt_nothing(run: Run) -> bool:
     """Whether a run came to its end without a gradient step, though its plan has them."""
-    learns = any(words.short_name(t.task) == "learn" for t in run.plan.tasks)
+    learns = run.plan.rates.get("updates_per_s", 0.0) > 0
     return learns and run.updates == 0 and run.env_steps > 0 and run.status in ("done", "stopped")
 
 
