@@ -40,6 +40,12 @@ def optional_sizes(system: System) -> dict[str, int]:
     return {name: size for name, size in wanted.items() if size}
 
 
+def stored_units(system: System) -> int:
+    """Return the uint8 per 1.0 of an observation, if a replay or a rollout stores these; 0 if it
+    stores float32, as it does with normalised observations."""
+    return 0 if "normalise_obs" in normalised_sizes(system) else system.env.units
+
+
 def start_normalisation(buffers: Buffers, system: System) -> None:
     """Write first values of the running statistics, if there are any."""
     from pearl_devices.primitives.envs.normalise import initialise

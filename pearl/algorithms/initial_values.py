@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pearl.algorithms.environments import normalised_sizes
+from pearl.algorithms.environments import normalised_sizes, stored_units
 from pearl.algorithms.families.replay import Sizes
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
@@ -38,6 +38,7 @@ def sizes(system: System) -> Sizes:
         train_every=a.together,
         scheduled=a.scheduled,
         scaled=bool(system.env.pixels),
+        units=stored_units(system),
         actions=0 if system.env.act else system.env.actions,
     )
 

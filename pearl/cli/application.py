@@ -140,7 +140,7 @@ def _take_standard_output() -> None:
     before = sys.stdout
     line = os.isatty(own)
     stream = open(own, "w", 1 if line else -1, before.encoding, "replace")  # noqa: SIM115 (to the end)
-    sys.stdout = sys.__stdout__ = stream  # type: ignore[misc, assignment]
+    sys.stdout = sys.__stdout__ = stream  # type: ignore[misc]
 
 
 @contextmanager

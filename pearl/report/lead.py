@@ -216,9 +216,18 @@ def waited(run: Run) -> float:
     return (run.drift.waited or 0.0) if run.drift is not None else 0.0
 
 
+def learnt_nothing(run: Run) -> bool:
+    """Whether a run came to its end without a gradient step, though its plan has them."""
+    learns = run.plan.rates.get("updates_per_s", 0.0) > 0
+    return learns and run.updates == 0 and run.env_steps > 0 and run.status in ("done", "stopped")
+
+
 def _run_limit(run: Run) -> LeadSentence:
     """Return what limits a run; a run outside its band states this first."""
     plan, measured = run.plan, iteration_s(run)
+    if learnt_nothing(run):
+        reason = f" in {count(run.env_steps)} env steps: all were before `learning_starts`."
+        return LeadSentence(LIMITS, "No gradient step", reason)
     if run.simulated or not measured:
         return limit_sentence(plan)
     taken = waited(run)
@@ -288,6 +297,9 @@ def _run_help(run: Run) -> LeadSentence:
     """Return the change that saves most: an earlier stop, a free core, or a faster call."""
     if run.status == "failed":
         return LeadSentence(HELPS, "Fixing the failure", "; Details describe it.")
+    if learnt_nothing(run):
+        reason = " (`--steps`), or fewer of `algorithm.learning_starts`: nothing was learnt."
+        return LeadSentence(HELPS, "More env steps", reason)
     solution, options = run.solution, []
     end_s = max(solution.end_s if solution is not None else run.wall_s, 1e-9)
     training_s = end_s

@@ -34,6 +34,7 @@ def env_spec(algorithm: Acting, actions: str = "both") -> tuple[EnvSpec | None, 
         env, problems = _asked(algorithm)
     if env is not None and actions not in ("both", "discrete" if env.actions else "continuous"):
         has = f"{env.actions} discrete actions" if env.actions else "continuous actions"
+        has = f"actions of {len(env.choices)} discrete components" if env.choices else has
         problems = [(where, f"{algorithm.env} has {has}; {algorithm.name} needs {actions} ones")]
     stack = algorithm.frame_stack if isinstance(algorithm, Deep) else 0
     if env is not None and stack and env.obs % stack:
@@ -241,6 +242,8 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
     sizes["parts"] = found
+    if isinstance(observation, box) and str(observation.dtype) == "uint8":
+        sizes["units"] = 255 if sizes.get("pixels") else 1
     sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)

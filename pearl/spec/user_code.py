@@ -13,6 +13,7 @@ from traceback import extract_tb
 from pearl.algorithms import algorithm
 from pearl.algorithms.evaluation import task_of
 from pearl.algorithms.families.learners import share_out
+from pearl.algorithms.families.replay import store_floats
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
@@ -90,6 +91,7 @@ def build_graph(system: System) -> TaskGraph:
     with reporting_user_errors(system, f"algorithm.name: {name}: its kernels"):
         graph = replace(graph, evaluation=task_of(system, graph))
         passed = [t.name for t in inserted_tasks(graph) if OBSERVED in changes(t.kernel)]
+        graph = store_floats(graph) if passed else graph
     if passed and system.train.on_env_failure == "restart":
         raise SpecError(
             f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes the network's "

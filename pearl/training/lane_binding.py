@@ -129,7 +129,10 @@ def _bind_single_lane(
     reload_arrays(session)
     session.environments = lambda: external_envs.snapshot(environments)
     limit_s = _env_time_limit_s(session)
-    with env_time_limit(environments, environments, limit_s, _note_wait(session)):
+    with (
+        ending(environments),
+        env_time_limit(environments, environments, limit_s, _note_wait(session)),
+    ):
         yield single_lane.SingleLaneRunner(
             steps,
             session.arrays,
@@ -140,6 +143,15 @@ def _bind_single_lane(
             under_way=state.under_way,
             sampling=_sampling(session, milestones),
         )
+
+
+@contextmanager
+def ending(environments: external_envs.Environments) -> Iterator[None]:
+    """On exit, end the environments."""
+    try:
+        yield
+    finally:
+        external_envs.close(environments)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from pearl.algorithms import algorithm
 from pearl.algorithms.environments import start_normalisation
 from pearl.algorithms.evaluation import acting_if_any
 from pearl.algorithms.interface import label, policy_states
+from pearl.errors import SpecError
 from pearl.planning.plans import plain
 from pearl.planning.runs import CHECKPOINT
 from pearl.runtime.protocol import channels
@@ -92,7 +93,10 @@ class Session:
         arrays: Buffers = {}
         capacity = memory.replay_capacity(c.system)
         with memory.explaining_memory_errors(kernels.values(), capacity):
-            buffers.allocate(kernels.values(), arrays)
+            try:
+                buffers.allocate(kernels.values(), arrays)
+            except ValueError as error:  # a record of the user
+                raise SpecError(str(error)) from None
             for name, shape, dtype in channels.extra_arrays(c.protocol, c.graph, arrays):
                 arrays[name] = np.zeros(shape, dtype)
             if c.any_order:

@@ -178,7 +178,7 @@ def _released(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
             )
         found = (("layered", device.width - RELEASED_TREE_DSP),)
     elif structure in ("insert", "sample", "prioritise") and is_prioritised(kernel):
-        if kernel.dims.get("stack"):
+        if kernel.dims.get("stack") or kernel.dims.get("units"):
             return Refused(FRAMES)
         found = (("tree", released_tree_width(kernel)),)
     else:
@@ -216,7 +216,7 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         return _released(kernel, device)
     if kind.structure in ("network", "gradient"):
         return _arrays(kernel, device)
-    if kernel.dims.get("stack"):
+    if kernel.dims.get("stack") or kernel.dims.get("units"):
         return Refused(FRAMES)
     if kind.structure in ("insert", "sample", "prioritise"):
         if not is_prioritised(kernel):

@@ -15,7 +15,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | act.action | N[, A] | chosen actions; act.low, act.high (A): their bounds |
 | act.choices | A | number of choices of each component of a factored action; such actions are int64 (N, A), without bounds |
 | explore | 4 | discrete actions: first epsilon, last epsilon, env steps between them, env steps of random actions at the start; continuous ones: standard deviation of the noise as a share of half the action range (0 for inference.sac, whose policy draws), 0, 0, env steps of random actions |
-| step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset; bit 1 (value 2) of truncated: the environment was restarted just before |
+| step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset; the two flags are uint8, as everywhere, not bool; bit 1 (value 2) of truncated: the environment was restarted just before |
 | replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C |
 | replay.frame, replay.depth, replay.ahead, replay.last, replay.last_row, replay.clock | C + (stack - 1) · N, F; …; N, F; ends, F; ends; 2 | for stacks of frames of F uint8, instead of replay.obs and replay.next_obs (see `primitives.frames`); env.*, step.* and batch.* hold whole stacks, float32 of 0 … 255, flattened |
 | replay.cursor | 2 | next row to write; rows filled |

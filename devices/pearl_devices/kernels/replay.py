@@ -1,7 +1,8 @@
 """The replay: a ring of transitions, with a K-ary sum tree of priorities if it is prioritised.
 
 Sizes: envs, obs, act, capacity, prioritised (0 or 1), fanout; for frames
-(`primitives.replay.frames`) also stack, apart (environments of all groups) and ends.
+(`primitives.replay.frames`) also stack, apart (environments of all groups) and ends; for
+observations that are stored as uint8 (`primitives.replay.whole`) units, the stored numbers per 1.0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ def row_bytes(k: Kernel) -> int:
     """Bytes of one stored transition: two observations, action, reward, two flags. For frames: one
     frame and the depth of its stack instead of the observations."""
     stack = k.dims.get("stack", 0)
-    seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * F32 * k.dim("obs")
+    number = 1 if k.dims.get("units") else F32
+    seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * number * k.dim("obs")
     return seen + F32 + action_bytes(k) + 2
 
 
@@ -105,6 +107,8 @@ def _frames(k: Kernel) -> dict[str, Spec]:
 def _ring(k: Kernel) -> dict[str, Spec]:
     rows = k.dim("capacity")
     stored = transition("replay", (rows,), k)
+    if k.dims.get("units"):
+        stored |= {n: (s, "uint8") for n, (s, _) in stored.items() if n.endswith("obs")}
     if k.dims.get("stack"):
         stored = {n: s for n, s in stored.items() if not n.endswith("obs")} | _frames(k)
     return {
@@ -154,10 +158,11 @@ def _update_arrays(k: Kernel) -> dict[str, Spec]:
 
 
 def _of_ring(function: str) -> Variant:
-    """The variant of the ring of transitions, or of the ring of frames."""
+    """The variant of the ring of transitions, of that with uint8, or of the ring of frames."""
 
     def where(k: Kernel) -> str:
-        module = "frames" if k.dims.get("stack") else "ring"
+        plain = "whole" if k.dims.get("units") and function == "bind_insert" else "ring"
+        module = "frames" if k.dims.get("stack") else plain
         return f"pearl_devices.primitives.replay.{module}:{function}"
 
     return Variant(where)
@@ -180,7 +185,7 @@ def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Va
         module = "frames" if k.dims.get("stack") else "replay"
         return f"pearl_devices.gpu.{module}:{function}"
 
-    cuda = Variant(where, launches=launches)
+    cuda = Variant(where, launches=launches, fits=lambda k: not k.dims.get("units"))
     return {"cuda": cuda, "host-rows": replace(cuda, on_host=_is_row)}
 
 

@@ -8,7 +8,7 @@ vector steps and n gradient steps, or the least multiple of both with `train_eve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import gcd
 
@@ -36,6 +36,7 @@ class Sizes:
     frames: `stack` and `ends`, for observations that are stacks of frames (see
     `pearl_devices.primitives.replay.frames`). train_every: least vector steps of an iteration.
     scheduled: whether a learning rate has a schedule. scaled: whether images are scaled to 0 … 1.
+    units: the uint8 of an observation per 1.0, if the replay stores these; 0 if it stores float32.
     """
 
     program: str
@@ -58,6 +59,7 @@ class Sizes:
     scheduled: bool = False
     scaled: bool = False
     actions: int = 0
+    units: int = 0
 
 
 def rates(sizes: Sizes) -> tuple[int, int]:
@@ -115,6 +117,8 @@ def build(
     }
     if sizes.frames:
         replay |= {**sizes.frames, "apart": sizes.envs}
+    elif sizes.units:
+        replay["units"] = sizes.units
     stack = {"stack": sizes.frames["stack"]} if sizes.frames else {}
     # The next row of an environment is a whole round of groups later.
     drawn: dict[str, Dim] = {
@@ -189,7 +193,8 @@ def build(
         fused = kernel(f"learn.{name}", {**drawn, **learned}, steps=steps)
         fusions.append(Fusion("learn", members, fused))
     # The whole iteration in one native call, in program order: it acts and then learns.
-    native = not (sizes.normalise or modules or sizes.frames) and sizes.groups == 1
+    stored_as_seen = not (sizes.normalise or sizes.frames or sizes.units)
+    native = stored_as_seen and not modules and sizes.groups == 1
     if f"iteration.{name}" in KINDS and 1 in (acts, learns) and native and not sizes.scaled:
         fused = kernel(
             f"iteration.{name}",
@@ -215,6 +220,23 @@ def build(
         updates=steps,
         batch=sizes.batch,
     )
+
+
+def store_floats(graph: TaskGraph) -> TaskGraph:
+    """Return a graph whose replay stores float32, because tasks of the user change observations."""
+    tasks = tuple(
+        replace(t, kernel=resized(t.kernel, units=None)) if "units" in t.kernel.dims else t
+        for t in graph.tasks
+    )
+    stored = [buffer_bytes(t.kernel, "replay.") for t in tasks if t.kernel.kind == "replay_insert"]
+    states = dict(graph.states) | ({"replay": stored[0]} if stored else {})
+    return replace(graph, tasks=tasks, states=states)
+
+
+def resized(of: Kernel, **sizes: Dim | None) -> Kernel:
+    """Return a kernel with other sizes, counted again; None leaves a size out."""
+    dims = {n: size for n, size in {**of.dims, **sizes}.items() if size is not None}
+    return kernel(of.kind, dims, program=of.program, args=of.args, modules=of.modules)
 
 
 def _one_output_an_action(

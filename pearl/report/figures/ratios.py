@@ -81,7 +81,8 @@ def comparisons(run: Run) -> list[TimeRatio]:
         if p is None or t.measured_s is None:
             continue
         scale = t.predicted_s / p.seconds if p.seconds else 1.0
-        share = shares.get(name, t.measured_s * p.firings / whole_s)
+        # of a run of few iterations, the calls that were timed may be slower than the others
+        share = min(shares.get(name, t.measured_s * p.firings / whole_s), 1.0)
         each.append(
             TimeRatio(
                 words.task_word(p), name, t.predicted_s, p.low_s * scale, p.high_s * scale,

@@ -222,6 +222,12 @@ def first_pass(graph: TaskGraph, arrays: Buffers) -> PassFirst | None:
     return pass_rows
 
 
+def close(environments: Environments) -> None:
+    """End environments whose lanes have ended."""
+    for env in environments.values():
+        env.close()
+
+
 def snapshot(environments: Environments) -> dict[str, list[dict[str, Any]]]:
     """Map each task to the JSON from which `restore` restores its environments."""
     return {name: env.snapshot() for name, env in environments.items()}

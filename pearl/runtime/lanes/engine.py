@@ -394,6 +394,7 @@ class Engine:
         if hasattr(self, "own"):
             for runner in self._runners():
                 self.add_measurements(runner.times_ns, runner.lags, [runner.record()])
+                external_envs.close(runner.environments)
         self._workers.clear()
         for event in self.context.wake_events:
             event.close()

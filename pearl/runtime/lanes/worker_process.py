@@ -63,4 +63,5 @@ def _serve_lane(parent: ParentConnection, config: Answer) -> None:
         external_envs.interrupting_overdue_envs(runner.environments, limit_s),
     ):
         runner.serve()
+    external_envs.close(runner.environments)
     parent.reply(times_ns=runner.times_ns, lags=runner.lags, record=runner.record())

@@ -179,6 +179,8 @@ class ThreadWorker(Worker):
     def join(self) -> Measured:
         if self._thread.is_alive():
             self._thread.join(timeout=0.0 if self._abandoned else ANSWER_S)
+        if not self._thread.is_alive():
+            external_envs.close(self.runner.environments)
         return self.runner.times_ns, self.runner.lags, [self.runner.record()]
 
 

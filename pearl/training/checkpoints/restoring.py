@@ -70,7 +70,10 @@ def restore(
         if rows:
             out[rows[0] :] = 0
             out = out[: rows[0]]
-        stored.read_into(name, out)
+        if _is_packed(name, stored, into):
+            _pack_into(stored, name, graph, out)
+        else:
+            stored.read_into(name, out)
         if name == TREE and rows[0]:
             _rebuild_sum_tree(into[TREE], graph, rows[0])
 
@@ -101,6 +104,8 @@ def check(
     for name in sorted(names | set(places)):
         wanted = f"{into[name].dtype}{list(shapes[name])}" if name in names else "none"
         found = f"{places[name].dtype}{list(places[name].shape)}" if name in places else "none"
+        if name in names and name in places and _is_packed(name, stored, into):
+            found = found.replace("float32", "uint8")
         if wanted != found:
             wrong.append(
                 f"does not fit this spec and plan: {name}: checkpoint {found}, here {wanted}"
@@ -111,6 +116,19 @@ def check(
         ]
     if wrong:
         raise SpecError(*(f"{stored.path}: {line}" for line in wrong))
+
+
+def _is_packed(name: str, stored: CheckpointFile, into: Buffers) -> bool:
+    """Whether an earlier version stored the uint8 of an array of the replay as float32."""
+    seen = name in (f"{REPLAY}obs", f"{REPLAY}next_obs")
+    return seen and into[name].dtype == np.uint8 and stored.places[name].dtype == np.float32
+
+
+def _pack_into(stored: CheckpointFile, name: str, graph: TaskGraph, out: Array) -> None:
+    first, units = 0, np.float32(_sampling_kernel(graph).dim("units"))
+    for piece in stored.pieces(name):
+        out[first : first + len(piece)] = np.rint(piece * units).clip(0, 255)
+        first += len(piece)
 
 
 def _find_bad_values(

@@ -14,6 +14,7 @@ from pearl.training.policy import Policy
 from pearl_devices import Buffers, Kernel, cpu
 from pearl_devices.buffers import allocate
 from pearl_devices.kernels.evaluation import policy_of
+from pearl_devices.primitives.envs.global_generators import generators_from
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -66,7 +67,8 @@ class EpisodePlayer:
         """Play `episodes` episodes of the greedy policy in lock-step.
 
         Episode i starts from `reset(seed=…)` keyed by (seed, i), so equal seeds give equal
-        episodes. `train.evaluate_max_steps` and `train.env_time_limit` hold.
+        episodes, also of environments that draw from `random` or `numpy.random`.
+        `train.evaluate_max_steps` and `train.env_time_limit` hold.
 
         Raises:
             EnvironmentFailed: which environment failed, when, and how.
@@ -82,7 +84,7 @@ class EpisodePlayer:
                 for name, array in policy.states.items():
                     arrays[name][...] = array
                 environments = {"evaluation": call} if hasattr(call, "since_s") else {}
-                with limiting_env_steps(environments, limit_s):
+                with limiting_env_steps(environments, limit_s), generators_from(seed):
                     call.begin(seed)
                     while call.playing:
                         call.play(STRIDE)

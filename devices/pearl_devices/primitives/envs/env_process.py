@@ -115,9 +115,9 @@ class EnvProcess:
 
 
 def start_environments(
-    program: str, args: dict[str, Any], envs: int, stack: int
+    program: str, args: dict[str, Any], envs: int, stack: int, seeds: Sequence[int]
 ) -> list[EnvProcess]:
-    """Start `envs` environments, each in a process.
+    """Start `envs` environments, each in a process. seeds: of the global generators of each.
 
     Raises:
         UnsupportedError: one cannot be made.
@@ -139,9 +139,9 @@ def start_environments(
     found = [EnvProcess(wire) for wire in wires]
     home = Home()
     ending = weakref.finalize(home, _end, parent, wires)
-    for env in found:
+    for env, seed in zip(found, seeds, strict=True):
         env.home = home
-        env.begin("make", program, args, stack)
+        env.begin("make", program, args, stack, seed)
     try:
         for env in found:
             env.wait_made()
@@ -168,6 +168,7 @@ def _end(parent: subprocess.Popen[bytes], wires: Sequence[Connection]) -> None:
 
 def _serve(wire: Connection) -> None:
     """Serve requests for an environment until the connection is closed."""
+    from pearl_devices.primitives.envs.global_generators import seed_generators
     from pearl_devices.primitives.envs.gym_make import make
     from pearl_devices.primitives.envs.gym_resume import generator_state, replay_actions
 
@@ -180,7 +181,8 @@ def _serve(wire: Connection) -> None:
         found: Any = None
         try:
             if name == "make":
-                program, args, stack = given
+                program, args, stack, seed = given
+                seed_generators(seed)
                 made = make(program, args, 1, stack)
                 if not isinstance(made, list):
                     raise UnsupportedError(
@@ -235,8 +237,6 @@ def _reply(wire: Connection, failed: bool, found: Any) -> None:
 
 def main(handles: Sequence[int]) -> None:
     """Fork a process for each connection, and end all of them when standard input is closed."""
-    import numpy as np
-
     import_module("pearl_devices.primitives.envs.gym_make")  # before forking, once for all
     gc.collect()
     gc.freeze()  # else the first garbage collection of each process copies all imported pages
@@ -252,7 +252,6 @@ def main(handles: Sequence[int]) -> None:
             for other in (0, *handles[place + 1 :]):
                 os.close(other)
             os.open(os.devnull, os.O_RDONLY)
-            np.random.seed()
             _serve(Connection(handle))
             status = 0
         finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -277,6 +277,18 @@ class EnvStep(Asked):
             scale(self.raw, n, b["normalise.obs"], b["normalise.options"], b["step.obs"])
         else:
             b["step.obs"][n] = self.raw[n]
+
+    def close(self) -> None:
+        """End the environments, unless a call of one is running. They may fail to; that does not
+        matter any more."""
+        if self.since_s is None:
+            for env in self.made():
+                with suppress(Exception, SystemExit):
+                    env.close()
+
+    def made(self) -> Sequence[Any]:
+        """Return the environments, or the batches of them, that this process has made."""
+        raise NotImplementedError
 
     def end(self, index: int) -> None:
         """Record a finished episode."""

@@ -7,6 +7,8 @@ has exactly one true transition per environment, and no reset is stored as a tra
 
 Environment n starts from a seed drawn from (key, firings done, n); a batch takes the first seed.
 Later resets continue with the environment's own generator, as in gymnasium's vector environments.
+`random` and `numpy.random` are seeded from the key before the environments are made, so that
+environments which draw from them repeat in a run of one lane.
 
 Resuming: an environment that is stepped alone is restored from its generator's state at its last
 reset and its actions since (`snapshot`, `restore`). Of batches, only gymnasium's CartPole can be
@@ -33,7 +35,9 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.primitives.envs.asked import SINCE, STEP, is_fault
 from pearl_devices.primitives.envs.border import Unfit, read_batch_step, reset
 from pearl_devices.primitives.envs.env_step import EnvStep, State, normalised
+from pearl_devices.primitives.envs.global_generators import seed_generators
 from pearl_devices.primitives.envs.gym_make import (
+    GLOBAL,
     Array,
     Batch,
     draw_seeds,
@@ -101,6 +105,9 @@ class VectorEnvStep(EnvStep):
             for n in np.flatnonzero(ended):
                 self.end(int(n))
             self.restart(ended)
+
+    def made(self) -> list[Any]:
+        return [self.env]
 
     def remake(self) -> Batch:
         """Make the same environments again."""
@@ -234,6 +241,7 @@ class VectorEnvStep(EnvStep):
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through gymnasium: make and reset the environments, with seeds from the key."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
+    seed_generators(draw_seeds(buffers, 1, GLOBAL)[0])
     made = make(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
     step: EnvStep
     if isinstance(made, list):

@@ -118,6 +118,10 @@ def is_cartpole(env: Batch) -> bool:
     return same_class and all(hasattr(env.unwrapped, name) for name in fields)
 
 
+GLOBAL = 1 << 15
+"""Attempt from which the seeds of the generators of a whole process are drawn."""
+
+
 def draw_seeds(buffers: Buffers, envs: int, attempt: int = 0) -> list[int]:
     """Return one seed per environment, drawn from the key, the firings done and the attempt."""
     rng = buffers["rng.env_step"]

@@ -1,7 +1,8 @@
 """env_step on gymnasium's environments, each in a separate process, so that they wait in parallel.
 
 All requests are sent, then the code of `SingleSteps` reads the answers in order. So seeds,
-failures, restarts and snapshots are the same as for environments stepped one after another. Results
+failures, restarts and snapshots are the same as for environments stepped one after another.
+`random` and `numpy.random` are seeded in each process. Results
 have the same bits if an environment depends on its own generator and actions alone.
 """
 
@@ -14,7 +15,7 @@ from pearl_devices.buffers import allocate
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_process import EnvProcess, start_environments
 from pearl_devices.primitives.envs.env_step import State, normalised
-from pearl_devices.primitives.envs.gym_make import draw_seeds
+from pearl_devices.primitives.envs.gym_make import GLOBAL, draw_seeds
 from pearl_devices.primitives.envs.gym_steps import SingleSteps
 
 
@@ -22,6 +23,7 @@ class ProcessSteps(SingleSteps):
     """Steps environments in other processes."""
 
     all: list[EnvProcess]  # type: ignore[assignment]
+    renewed = 0
 
     def __init__(self, kernel: Kernel, buffers: Buffers, envs: list[EnvProcess]) -> None:
         for env, seed in zip(envs, draw_seeds(buffers, len(envs)), strict=True):
@@ -32,6 +34,9 @@ class ProcessSteps(SingleSteps):
         for env, action in zip(self.all, self.actions(), strict=True):
             env.begin("step", action)
         super().__call__()
+
+    def made(self) -> list[Any]:
+        return []  # their processes end with the last reference to them
 
     def restart_ended(self, ended: list[int]) -> None:
         for n in ended:
@@ -44,7 +49,9 @@ class ProcessSteps(SingleSteps):
         return found
 
     def make_one(self) -> Any:
-        return start_environments(self.name, self.args, 1, self.stack)[0]
+        self.renewed += 1
+        seeds = draw_seeds(self.buffers, 1, GLOBAL + self.renewed)
+        return start_environments(self.name, self.args, 1, self.stack, seeds)[0]
 
     def replay(self, n: int, origin: State | None, actions: list[Any]) -> Any:
         return self.all[n].replay(origin, actions)
@@ -67,9 +74,11 @@ class SecondCopy:
             UnsupportedError: It cannot be made.
         """
         stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-        envs = start_environments(str(kernel.program), dict(kernel.args), 1, stack)
+        arrays = allocate([kernel])
+        seeds = draw_seeds(arrays, 1, GLOBAL)
+        envs = start_environments(str(kernel.program), dict(kernel.args), 1, stack, seeds)
         self._env = envs[0]
-        self._steps = ProcessSteps(kernel, allocate([kernel]), envs)
+        self._steps = ProcessSteps(kernel, arrays, envs)
 
     def bring_back(self, state: State) -> str:
         """Return why the actions of a snapshot do not bring the environment back, or ""."""
@@ -83,5 +92,7 @@ class SecondCopy:
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind env_step through gymnasium in processes: make and reset the environments."""
     stack = int(kernel.dims.get("stack", 0))  # type: ignore[arg-type]
-    envs = start_environments(str(kernel.program), dict(kernel.args), kernel.dim("envs"), stack)
+    count = kernel.dim("envs")
+    seeds = draw_seeds(buffers, count, GLOBAL)
+    envs = start_environments(str(kernel.program), dict(kernel.args), count, stack, seeds)
     return normalised(kernel, buffers, ProcessSteps(kernel, buffers, envs))

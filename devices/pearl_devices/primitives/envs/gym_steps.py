@@ -267,6 +267,9 @@ class SingleSteps(EnvStep):
             self.renew(n, error, lost=0)
         self.anew[n], self.raw[n] = self.raw[n].copy(), before
 
+    def made(self) -> list[Any]:
+        return list(self.all)
+
     def actions_of(self, state: State) -> list[Any]:
         """Return the actions that `snapshot` stored, as an environment takes them."""
         actions = unpack(state["actions"])

@@ -139,13 +139,14 @@ def draw(rng, tree, whole, levels, fanout, beta, index, weight):
 @exact_apart
 def sample_steps(
     rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, beta,
-    envs, n_step, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount, whole,
+    envs, n_step, unit, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
+    whole,
 ):  # fmt: skip
     refresh(tree, whole, levels, fanout)
     for s in range(index.shape[0]):
         draw(rng, tree, whole, levels, fanout, beta, index[s], weight[s])
         ring.gather(
-            obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step,
+            obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, unit,
             discount[0], index[s], b_obs[s], b_action[s], b_reward[s], b_next[s], b_discount[s],
         )  # fmt: skip
 

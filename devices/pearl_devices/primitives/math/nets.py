@@ -43,7 +43,7 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
     random = np.random.default_rng(seed)
     parts = []
     for layer, (i, o) in enumerate(pairwise(layers)):
-        half = 1.0 / math.sqrt(i)
+        half = 1.0 / math.sqrt(max(i, 1))  # a network without inputs is a constant
         if final_scale is not None and layer == len(layers) - 2:
             half = final_scale
         parts.append(random.uniform(-half, half, i * o + o))

@@ -102,10 +102,10 @@ def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, ro
 
 @exact_apart
 def gather(
-    obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, gamma,
+    obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, unit, gamma,
     index, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
-    """Copy the rows `index` with their n-step returns.
+    """Copy the rows `index` with their n-step returns. unit: of stored observations; 1 for float32.
 
     The same environment continues row i at i + envs, i + 2·envs, …. The sum stops at an episode's
     end, after n_step rewards, at the newest row, or before a row whose environment was restarted.
@@ -114,14 +114,14 @@ def gather(
     for b in range(index.size):
         row = index[b]
         for c in range(obs.shape[1]):
-            b_obs[b, c] = obs[row, c]
+            b_obs[b, c] = np.float32(obs[row, c]) * unit
         for c in range(action.shape[1]):
             b_action[b, c] = action[row, c]
         row, b_reward[b], b_discount[b] = n_step_return(
             reward, terminated, truncated, cursor, envs, n_step, gamma, row
         )
         for c in range(next_obs.shape[1]):
-            b_next[b, c] = next_obs[row, c]
+            b_next[b, c] = np.float32(next_obs[row, c]) * unit
 
 
 @exact_apart
@@ -141,12 +141,12 @@ def set_priorities(tree, levels, fanout, priority, index, td):
 @exact_apart
 def sample_steps(
     rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, beta,
-    envs, n_step, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
+    envs, n_step, unit, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
 ):  # fmt: skip
     for s in range(index.shape[0]):
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
         gather(
-            obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step,
+            obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, unit,
             discount[0], index[s], b_obs[s], b_action[s], b_reward[s], b_next[s], b_discount[s],
         )  # fmt: skip
 
@@ -185,6 +185,11 @@ def tree_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
     return buffers["replay.tree"], levels, fanout
 
 
+def unit_of(kernel: Kernel) -> np.float32:
+    """Return the unit in which a replay or a rollout stores observations."""
+    return np.float32(1 / (kernel.dims.get("units") or 1))  # type: ignore[operator]
+
+
 def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
     """Return the arguments of `sample_steps`, in order."""
     beta = buffers["replay.beta"] if kernel.dim("prioritised") else np.zeros(3)
@@ -196,10 +201,23 @@ def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
         beta,
         kernel.dim("envs"),
         kernel.dim("n_step"),
+        unit_of(kernel),
         buffers["hyper.discount"],
         buffers["batch.index"],
         buffers["batch.weight"],
         *rows(buffers, "batch", BATCH, lead=2),
+    )
+
+
+def insert_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
+    """Return the arguments of `insert`, in order."""
+    check_ring(kernel)
+    return (
+        *rows(buffers, "step", ROW),
+        *rows(buffers, "replay", ROW),
+        buffers["replay.cursor"],
+        *tree_arguments(kernel, buffers),
+        buffers["replay.priority"] if kernel.dim("prioritised") else np.zeros(3),
     )
 
 
@@ -215,16 +233,7 @@ def check_ring(kernel: Kernel) -> None:
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_insert: write step.* at the cursor, with the largest priority so far (first
     1)."""
-    check_ring(kernel)
-    prioritised = kernel.dim("prioritised")
-    return bind_call(
-        insert,
-        *rows(buffers, "step", ROW),
-        *rows(buffers, "replay", ROW),
-        buffers["replay.cursor"],
-        *tree_arguments(kernel, buffers),
-        buffers["replay.priority"] if prioritised else np.zeros(3),
-    )
+    return bind_call(insert, *insert_arguments(kernel, buffers))
 
 
 def bind_sample(kernel: Kernel, buffers: Buffers) -> Call:

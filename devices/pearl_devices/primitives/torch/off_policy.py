@@ -21,7 +21,8 @@ After the last loss all targets move; with a delayed policy, in every `policy_de
 An inference may have a program too: `act(nets, obs, explore, noise)` returns actions, int64 (N,) or
 float32 (N, A). explore: the share of random actions, or for continuous actions the noise, at this
 env step; explore and noise are None for the greedy action. Random env steps at the start do not
-call the program. The number of torch's threads stays unchanged.
+call the program. nets.act_low and nets.act_high are the bounds of continuous actions. The number of
+torch's threads stays unchanged.
 
 Arrays are numpy's or tensors, on any device; counters, constants and random streams are numpy's
 (`Variant.on_host`).
@@ -269,11 +270,13 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
 
 
 def _policy(kernel: Kernel, params: Any, hyper: SimpleNamespace) -> Any:
-    """`nets` of an acting program: its only network."""
+    """`nets` of an acting program: its only network, and act_low and act_high of continuous
+    actions."""
     (name,) = kernel.networks
     split, forward = structure(kernel, name)
     parts = split(torch.as_tensor(params))
-    return SimpleNamespace(**{name: network(name, parts, hyper, kernel.layers()[-1], forward)})
+    chosen = network(name, parts, hyper, kernel.layers()[-1], forward)
+    return SimpleNamespace(**{name: chosen}, **vars(hyper))
 
 
 def _random_actions(kernel: Kernel, buffers: Buffers) -> Call:

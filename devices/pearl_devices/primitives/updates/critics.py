@@ -32,6 +32,7 @@ from pearl_devices.primitives.replay.ring import (
     rows,
     set_priorities,
     tree_arguments,
+    unit_of,
 )
 
 
@@ -100,6 +101,7 @@ class Source(NamedTuple):
     priority: Any
     envs: int
     n_step: int
+    unit: Any
     gamma: Any
     index: Any
 
@@ -176,7 +178,7 @@ def sample_batch(source, batch, s):
     )  # fmt: skip
     gather(
         source.obs, source.action, source.reward, source.next_obs, source.terminated,
-        source.truncated, source.cursor, source.envs, source.n_step, source.gamma[0],
+        source.truncated, source.cursor, source.envs, source.n_step, source.unit, source.gamma[0],
         source.index[s], batch.obs[s], batch.action[s], batch.reward[s], batch.next_obs[s],
         batch.discount[s],
     )  # fmt: skip
@@ -248,6 +250,7 @@ def source_of(kernel: Kernel, buffers: Buffers) -> Source:
             buffers["replay.priority"] if prioritised else np.zeros(3),
             kernel.dim("envs"),
             kernel.dim("n_step"),
+            unit_of(kernel),
             buffers["hyper.discount"],
             buffers["batch.index"],
         )

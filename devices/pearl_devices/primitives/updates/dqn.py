@@ -154,7 +154,7 @@ def update(
 @fast_apart
 def learn(
     stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
-    fanout, beta, envs, n_step, gamma, index, weight,
+    fanout, beta, envs, n_step, unit, gamma, index, weight,
     obs, action, reward, next_obs, discount, priority, td, layers, double, duelling,
     params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
     both, acts, acts_target, deltas, grad, parts,
@@ -163,7 +163,7 @@ def learn(
         draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
         gather(
             r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
-            gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
+            unit, gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
         )  # fmt: skip
         step(
             obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
