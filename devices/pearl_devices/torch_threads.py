@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from pearl_devices.base import Call, UnsupportedError
+from pearl_devices.extras import CPU_TORCH, install_hint
 
 INSTALL = (
-    "torch is not installed: pip install torch --index-url https://download.pytorch.org/whl/cpu "
-    "(for a GPU: pip install 'pearl-toolkit[train]')"
+    f"torch is not installed: {CPU_TORCH} (downloads about 200 MB; assumed), the build for the CPU "
+    f"from PyTorch's own index; for a GPU: {install_hint('train')}"
 )
 """The way out in every error about a missing torch. The first one brings no CUDA."""
 

@@ -6,6 +6,11 @@ from importlib import import_module
 from typing import Any
 
 from pearl.errors import SpecError
+from pearl_devices.extras import CPU_TORCH, install_hint
+
+
+def _torch(module: str) -> str:
+    return f", and torch with {CPU_TORCH}" if module.startswith("torch") else ""
 
 
 def import_extra(module: str, extra: str, what: str) -> Any:
@@ -18,5 +23,5 @@ def import_extra(module: str, extra: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise SpecError(
-            f"{what}: {error}; `pip install 'pearl-toolkit[{extra}]'` installs the package"
+            f"{what}: {error}; the package comes with {install_hint(extra)}{_torch(module)}"
         ) from None

@@ -376,6 +376,12 @@ def report(
     from pearl.report.terminal import terminal_width
     from pearl.run_folder import clear
 
+    for folder in run_dirs:
+        if (folder / "sweep.json").is_file() and not (folder / "run.json").is_file():
+            raise SpecError(
+                f"{folder}: is the folder of a sweep, whose report is {folder / 'sweep.html'} (and "
+                f"sweep.csv); of one of its runs: pearl report {folder}/runs/NAME"
+            )
     reports = [load_report(folder) for folder in run_dirs]
     if len(reports) > 1:
         from pearl.report.compare import SideBySide, side_of_run

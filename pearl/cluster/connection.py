@@ -23,6 +23,7 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.waits import naming
+from pearl_devices.extras import install_hint
 
 REACH_S = 5.0
 """Time limit of a connection to the port of the head (assumed)."""
@@ -177,8 +178,8 @@ def _import_ray() -> Any:
         import ray
     except ImportError as error:
         raise SpecError(
-            f"Ray cannot be imported here ({error}); pip install 'pearl-toolkit[ray]' on every "
-            "node of the cluster"
+            f"Ray cannot be imported here ({error}); on every node of the cluster: "
+            f"{install_hint('ray')}"
         ) from None
     return ray
 

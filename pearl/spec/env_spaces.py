@@ -16,7 +16,7 @@ from pearl.spec.yaml_reader import Where, show
 from pearl.waits import naming
 from pearl_devices.primitives.envs.border import (
     WIDEST,
-    ObservedPart,
+    ObservationPart,
     in_float32,
     reset,
     size_of,
@@ -167,7 +167,9 @@ def _given(algorithm: Acting, spaces: Spaces) -> tuple[EnvSpec | None, list[Comp
             spaces.max_episode_steps,
             choices=choices,
             start=(spaces.start,) * max(len(choices), 1) if spaces.start else (),
-            parts=(ObservedPart((), (), (obs,), (spaces.states_start,)),) if spaces.states else (),
+            parts=(ObservationPart((), (), (obs,), (spaces.states_start,)),)
+            if spaces.states
+            else (),
         ),
         [],
     )
@@ -223,7 +225,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         sizes["states"] = int(observation.n)
     if stack:
         sizes = {"obs": stack * sizes["obs"], "shape": (stack, *sizes["shape"])}
-        found = (ObservedPart((), sizes["shape"]),)
+        found = (ObservationPart((), sizes["shape"]),)
     if isinstance(action, discrete):
         sizes["actions"] = int(action.n)
     elif factored := choices(action):
@@ -242,9 +244,9 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     own = isinstance(algorithm, Deep) and algorithm.network is not None
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
+    sizes["parts"] = found
     if isinstance(observation, box) and str(observation.dtype) == "uint8":
         sizes["units"] = 255 if sizes.get("pixels") else 1
-    sizes["parts"] = found
     sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)

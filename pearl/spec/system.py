@@ -13,7 +13,7 @@ from typing import Any
 from pearl.graph.limits import Limits
 from pearl.spec.models import Objective, Train
 from pearl_devices import Platform
-from pearl_devices.primitives.envs.border import ObservedPart
+from pearl_devices.primitives.envs.border import ObservationPart
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class EnvSpec:
     units: int = 0
     note: str = ""
     threshold: float | None = None
-    parts: tuple[ObservedPart, ...] = ()
+    parts: tuple[ObservationPart, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", MappingProxyType(dict(self.args)))
         object.__setattr__(self, "shape", self.shape or (self.obs,))
-        object.__setattr__(self, "parts", self.parts or (ObservedPart((), self.shape),))
+        object.__setattr__(self, "parts", self.parts or (ObservationPart((), self.shape),))
 
 
 @dataclass(frozen=True)

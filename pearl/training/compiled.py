@@ -154,6 +154,8 @@ def compile_plan(
     """
     problem = plan.problem
     graph = problem.graph if problem and problem.system is system else build_graph(system)
+    if check:
+        _check_devices(plan, system)
     whole, replicas = unfold_replicas(plan, graph)
     if check:
         check_stated_plan(whole, replicas, system.platform)
@@ -167,6 +169,21 @@ def compile_plan(
     compiled.check_torch_threads()
     compiled.check_first_observations()
     return compiled
+
+
+def _check_devices(plan: Plan, system: System) -> None:
+    """Check that the platform has the devices of a plan.
+
+    Raises:
+        SpecError: the plan is of another platform.
+    """
+    here = [d.name for d in system.platform.devices]
+    of = list(dict.fromkeys(t.device for t in plan.tasks))
+    if not set(of) <= set(here):
+        raise SpecError(
+            f"the plan is of another platform: it runs on {', '.join(of)}, and this platform has "
+            f"{', '.join(here)}; plan for this one (`pearl plan`), or leave the plan out"
+        )
 
 
 def recompile(

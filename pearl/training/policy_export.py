@@ -17,7 +17,7 @@ from pearl.formats import latest
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.interface import changes, states, trained_arrays
-from pearl_devices.primitives.envs.border import ObservedPart, too_wide
+from pearl_devices.primitives.envs.border import ObservationPart, too_wide
 
 if TYPE_CHECKING:
     from pearl.training.policy import Policy
@@ -110,7 +110,7 @@ def description(policy: Policy) -> dict[str, Any]:
     }
 
 
-def _described(part: ObservedPart) -> dict[str, Any]:
+def _described(part: ObservationPart) -> dict[str, Any]:
     found: dict[str, Any] = {"path": list(part.path), "shape": list(part.shape)}
     if part.counts:
         found |= {"choices": list(part.counts), "starts": list(part.starts)}

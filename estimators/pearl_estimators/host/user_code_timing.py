@@ -158,6 +158,8 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
                 "may end in the same way",
                 *(what, error),
             )
+        elif failed := str(error).partition("EnvironmentFailed: ")[2]:
+            LOG.warning("%s. The plan assumes a time; training would end in the same way", failed)
         return str(error)
     finally:
         late.cancel()

@@ -29,6 +29,7 @@ from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
+from pearl_devices.extras import install_hint
 
 LARGE = 12
 """Number of firings from which tabu search repays loading its compiled code (assumed)."""
@@ -64,7 +65,7 @@ def solve(problem: Problem, search: Search) -> Outcome:
     if not installed():
         raise SpecError(
             "method 'cpsat' needs OR-Tools, which is not installed: "
-            "pip install 'pearl-toolkit[cpsat]', or use method 'tabu'"
+            f"{install_hint('cpsat')}, or use method 'tabu'"
         )
     return search_each(problem, search, partial(_improve, search))
 

@@ -48,7 +48,7 @@ class WrongInterface(Unfit):
 
 
 @dataclass(frozen=True)
-class ObservedPart:
+class ObservationPart:
     """A part of an observation: numbers, or choices that become one-hot.
 
     path: keys and places that lead to it; () if it is the whole observation.
@@ -82,7 +82,7 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(extent for extent in shape if extent != 1)
 
 
-def size_of(parts: Sequence[ObservedPart]) -> int:
+def size_of(parts: Sequence[ObservationPart]) -> int:
     """Return the number of components of a flat observation."""
     return sum(part.size for part in parts)
 
@@ -97,7 +97,7 @@ class Reader:
 
     def __init__(
         self,
-        parts: Sequence[ObservedPart],
+        parts: Sequence[ObservationPart],
         *,
         table: bool = False,
         factors: npt.NDArray[np.float32] | None = None,
@@ -219,7 +219,7 @@ class Reader:
         shapes = [f"{part.name} {('B', *part.shape)}".replace("'", "") for part in self.parts]
         return "as the environment gives them: " + ", ".join(shapes)
 
-    def _write(self, part: ObservedPart, given: Array, out: Array) -> None:
+    def _write(self, part: ObservationPart, given: Array, out: Array) -> None:
         """Write a part (R, …) to its columns of the rows."""
         if given.dtype.kind not in NUMBERS:
             raise _not_numbers(part, given)
@@ -247,7 +247,7 @@ class Reader:
         np.put_along_axis(out, places, 1, axis=1)
 
 
-def _entry(part: ObservedPart, seen: Any) -> Any:
+def _entry(part: ObservationPart, seen: Any) -> Any:
     """The part of an observation.
 
     Raises:
@@ -261,25 +261,25 @@ def _entry(part: ObservedPart, seen: Any) -> Any:
     return seen
 
 
-def _array(value: Any, part: ObservedPart) -> Array:
+def _array(value: Any, part: ObservationPart) -> Array:
     try:
         return np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise Unfit(f"{part.name} {_shown(value)} is no array of numbers: {error}") from None
 
 
-def _fitted(given: Array, part: ObservedPart) -> Array:
+def _fitted(given: Array, part: ObservationPart) -> Array:
     """An observation of another shape, if only axes of length 1 differ."""
     if _squeezed(given.shape) != part.squeezed:
         raise Unfit(f"{part.name} has shape {given.shape}; its space has {part.shape}")
     return given.reshape(part.shape)
 
 
-def _not_numbers(part: ObservedPart, value: Any) -> Unfit:
+def _not_numbers(part: ObservationPart, value: Any) -> Unfit:
     return Unfit(f"{part.name} is {_shown(value)}; numbers are needed")
 
 
-def _whole(part: ObservedPart, flat: Array) -> npt.NDArray[np.int64]:
+def _whole(part: ObservationPart, flat: Array) -> npt.NDArray[np.int64]:
     """Floats that are whole numbers, as integers."""
     if not np.isfinite(flat).all() or (flat != np.floor(flat)).any():
         raise Unfit(f"{part.name} is {_shown(flat)}; its space has whole numbers")

@@ -270,6 +270,14 @@ class EnvStep(Asked):
             "state"
         )
 
+    def show(self, n: int) -> None:
+        """Let the stored step of environment n begin at its observation in `raw`."""
+        b = self.buffers
+        if self.scaled:
+            scale(self.raw, n, b["normalise.obs"], b["normalise.options"], b["step.obs"])
+        else:
+            b["step.obs"][n] = self.raw[n]
+
     def close(self) -> None:
         """End the environments, unless a call of one is running. They may fail to; that does not
         matter any more."""
@@ -281,14 +289,6 @@ class EnvStep(Asked):
     def made(self) -> Sequence[Any]:
         """Return the environments, or the batches of them, that this process has made."""
         raise NotImplementedError
-
-    def show(self, n: int) -> None:
-        """Let the stored step of environment n begin at its observation in `raw`."""
-        b = self.buffers
-        if self.scaled:
-            scale(self.raw, n, b["normalise.obs"], b["normalise.options"], b["step.obs"])
-        else:
-            b["step.obs"][n] = self.raw[n]
 
     def end(self, index: int) -> None:
         """Record a finished episode."""

@@ -21,6 +21,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from pearl_devices.base import Buffers, Call, UnsupportedError
+from pearl_devices.extras import install_hint
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.envs.env_step import normalised
 from pearl_devices.primitives.envs.gym_envs import VectorEnvStep
@@ -44,7 +45,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         except ImportError as error:
             raise UnsupportedError(
                 f"environment {program!r}: variant envpool needs the package envpool: {error}; "
-                "install pearl-toolkit[envpool], or name another variant"
+                f"{install_hint('envpool')}, or name another variant"
             ) from error
         if program not in envpool.list_all_envs():
             raise UnsupportedError(

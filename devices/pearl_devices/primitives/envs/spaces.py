@@ -11,7 +11,12 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 from gymnasium.spaces.utils import flatdim
 
-from pearl_devices.primitives.envs.border import ObservedPart, read_batch_step, read_reset, size_of
+from pearl_devices.primitives.envs.border import (
+    ObservationPart,
+    read_batch_step,
+    read_reset,
+    size_of,
+)
 
 Array = npt.NDArray[Any]
 Ranges = tuple[tuple[int, int], ...]
@@ -21,7 +26,7 @@ class UnknownSpaceError(ValueError):
     """Observations of a space are not read; the text names the entry and the way out."""
 
 
-def parts(space: Any) -> tuple[ObservedPart, ...]:
+def parts(space: Any) -> tuple[ObservationPart, ...]:
     """Return the parts of observations of a space, in the order in which gymnasium flattens them.
 
     Raises:
@@ -36,18 +41,18 @@ def parts(space: Any) -> tuple[ObservedPart, ...]:
 KNOWN = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
 
 
-def _parts(space: Any, path: tuple[str | int, ...]) -> tuple[ObservedPart, ...]:
+def _parts(space: Any, path: tuple[str | int, ...]) -> tuple[ObservationPart, ...]:
     if isinstance(space, Dict | Tuple):
         inner = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
         return tuple(part for key, each in inner for part in _parts(each, (*path, key)))
     if isinstance(space, Box | MultiBinary):
-        return (ObservedPart(path, tuple(int(extent) for extent in space.shape)),)
+        return (ObservationPart(path, tuple(int(extent) for extent in space.shape)),)
     if isinstance(space, Discrete):
-        return (ObservedPart(path, (), (int(space.n),), (int(space.start),)),)
+        return (ObservationPart(path, (), (int(space.n),), (int(space.start),)),)
     if isinstance(space, MultiDiscrete):
         counts, first = (tuple(a.reshape(-1).tolist()) for a in (space.nvec, space.start))
         return (
-            ObservedPart(path, tuple(int(extent) for extent in space.nvec.shape), counts, first),
+            ObservationPart(path, tuple(int(extent) for extent in space.nvec.shape), counts, first),
         )
     entry = "".join(f"[{key!r}]" for key in path)
     way = "gymnasium.wrappers.TransformObservation, which makes a Box of it"
