@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from pearl.cli.application import SCHEMA
+
 LOUD = """
 import ctypes, os, subprocess
 print("a library greets")
@@ -40,4 +42,4 @@ def test_prints_of_user_code_go_to_standard_error(to, tmp_path):
         assert said in ran.stderr
         assert said not in ran.stdout
     if to == "-":
-        assert json.loads(ran.stdout)["schema"] == 1
+        assert json.loads(ran.stdout)["schema"] == SCHEMA

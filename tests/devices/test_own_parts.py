@@ -23,7 +23,7 @@ def half_way(nets, obs, explore, noise):
 
 def test_a_program_that_acts_gets_the_bounds():
     k = kernel(
-        "inference.mine", {"q": (3, 1)}, program="tests.algorithms.test_own_parts:half_way",
+        "inference.mine", {"q": (3, 1)}, program="tests.devices.test_own_parts:half_way",
         envs=2, obs=3, act=2,
     )  # fmt: skip
     low, high = np.float32([-2, 0]), np.float32([0, 6])
