@@ -19,7 +19,7 @@ from pearl.algorithms import ALGORITHMS, FAMILIES, undotted_name_error
 from pearl.algorithms import algorithm as module
 from pearl.algorithms.families.learners import added_tasks
 from pearl.algorithms.fields import MODULE
-from pearl.algorithms.options import Acting, Deep, ReplayOptions
+from pearl.algorithms.options import Acting, Deep, ReplayOptions, RolloutOptions
 from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
@@ -39,6 +39,9 @@ SECTIONS: Mapping[str, TypeAdapter[Any]] = {
     key: TypeAdapter(hint) for key, hint in get_type_hints(Spec, include_extras=True).items()
 }
 """Top-level key → the model that checks its section."""
+
+KEYS_OF_ALGORITHMS = {*get_type_hints(ReplayOptions), *get_type_hints(RolloutOptions)}
+"""Keys of the section `algorithm` of the families of algorithms."""
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
 """Forms of an environment's name: a gymnasium id, `module:Id-v0`, or `module:callable`."""
@@ -86,7 +89,11 @@ class SpecChecker:
         for key in data:
             if key not in SECTIONS:
                 allowed = ", ".join(SECTIONS)
-                what = f"unknown key{suggest_nearest(key, SECTIONS)}; allowed are {allowed}"
+                near = suggest_nearest(key, SECTIONS)
+                inner = data.get("algorithm")
+                if isinstance(inner, Mapping) and key in KEYS_OF_ALGORITHMS:
+                    near = f" (did you mean algorithm.{key}?)"
+                what = f"unknown key{near}; allowed are {allowed}"
                 self.complain([((key,), what)])
         named = self.section("name", data.get("name"))
         platform, written = self.platform(data.get("platform", "host"))

@@ -16,7 +16,6 @@ from pearl.algorithms import algorithm as module
 from pearl.errors import SpecError
 from pearl.spec.messages import fields_of
 from pearl.spec.models import LimitsSection, Spec, Train
-from pearl.spec.yaml_reader import show
 
 FIRST_KEYS = ("num_envs", "hidden", "batch_size", "replay_ratio", "rollout_steps")
 """Keys of an algorithm that most users change first."""
@@ -34,7 +33,7 @@ def init_text(algorithm: str | None = None, env: str | None = None, *, full: boo
     """
     algorithm = algorithm or ALGORITHMS[0]
     if algorithm not in ALGORITHMS:
-        raise SpecError(f"init: {show(algorithm)} {undotted_name_error(algorithm)}")
+        raise SpecError(f"--algorithm: {undotted_name_error(algorithm)}")
     source = module(algorithm)
     if env is None:
         small = "Pendulum-v1" if source.ACTIONS == "continuous" else "CartPole-v1"

@@ -18,6 +18,8 @@ from pearl.planning.metrics_file import load_metrics
 from pearl.planning.runs import load_run
 from pearl.report.canvas import coordinate
 from pearl.report.figures.curves import learning_curve
+from pearl.report.figures.ratios import comparisons
+from pearl.report.lead import run_lead
 from pearl.report.report import Report
 from tests.examples import example_run, two_device_plan
 
@@ -213,3 +215,17 @@ def test_metrics_leave_out_empty_cells_and_name_bad_ones(tmp_path: Path) -> None
     path.write_text("env_steps,mean_return_20\n8,many\n")
     with pytest.raises(SpecError, match=r"metrics\.csv:2: mean_return_20 is 'many'"):
         load_metrics(path)
+
+
+def test_a_run_without_a_gradient_step_gets_no_advice_about_learning():
+    run = example_run(updates=0, env_steps=1000, status="done")
+    lead = " ".join(f"{s.answer}{s.reason}" for s in run_lead(run)[1:])
+    assert "No gradient step in 1,000 env steps" in lead
+    assert "learning_starts" in lead
+    assert "faster" not in lead
+
+
+def test_no_share_of_a_single_iteration_is_above_the_whole():
+    run = example_run()
+    slow = tuple(replace(t, measured_s=50 * (t.measured_s or 1.0)) for t in run.tasks)
+    assert all(r.share <= 1.0 for r in comparisons(replace(run, tasks=slow)))
