@@ -100,7 +100,7 @@ def test_without_the_package_a_spec_that_names_envpool_says_what_it_needs(
     monkeypatch.setitem(sys.modules, "envpool", None)
     from pearl_devices.primitives.envs.envpool_envs import Pool
 
-    with pytest.raises(UnsupportedError, match=r"install pearl-toolkit\[envpool\]"):
+    with pytest.raises(UnsupportedError, match=r"install 'pearl-toolkit\[envpool\]'"):
         Pool("CartPole-v1", {}, 1)
 
 

@@ -236,9 +236,10 @@ class SingleSteps(EnvStep):
     def bring_back(self, n: int, state: State) -> str:
         """Repeat the actions of a snapshot in environment n; return why this does not bring it
         back, or ""."""
+        origin, kept = state["origin"], unpack(state["observation"])
         if "actions" not in state:
             return TOO_LONG
-        origin, taken = state["origin"], self.actions_of(state)
+        taken = self.actions_of(state)
         after = f"{len(taken):,} steps after its reset it"
         try:
             seen = self.replay(n, origin, taken)
@@ -247,7 +248,7 @@ class SingleSteps(EnvStep):
             if not is_fault(error):
                 raise
             return f"{after} raises {type(error).__name__}: {' '.join(str(error).split())}"
-        if not np.array_equal(kept := unpack(state["observation"]), found):
+        if not np.array_equal(kept, found):
             return f"{after} {describe_difference(kept, found)}"
         self.origins[n], self.taken[n], self.seen[n] = origin, taken, seen
         return ""
