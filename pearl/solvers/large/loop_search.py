@@ -117,7 +117,9 @@ class PlacedRings:
     rings: Next
 
 
-def start_of_stream(space: SearchSpace, seed: int, problem: Problem, work: float) -> Ints | None:
+def start_of_stream(
+    space: SearchSpace, seed: int, problem: Problem, starts: Sequence[Assignment], work: float
+) -> Ints | None:
     """Return an assignment of one pool whose lumped firings have the least period that a search of
     `work` CPU-seconds finds; None if no task fires several times, or there are more devices."""
     b = to_places(space, problem)
@@ -125,7 +127,7 @@ def start_of_stream(space: SearchSpace, seed: int, problem: Problem, work: float
     if coarse is None or len(set(b.t.device)) > 1:
         return None
     coarse = coarse._replace(sent_first=np.zeros_like(coarse.sent_first))  # nothing is copied
-    search = LoopSearch(space, seed, problem, (), coarse)
+    search = LoopSearch(space, seed, problem, starts, coarse)
     search.run(work)
     return search.best.place if search.best else None
 
