@@ -159,6 +159,7 @@ class LoopSearch:
         self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
         self._program: ChainProgram | None = None
+        self._ended = False
         self.senders = producers(space)
         self._given, self._free = starts, free
         self._several = bool((self.t.firings > 1).any())
@@ -195,6 +196,13 @@ class LoopSearch:
             else:
                 self._search(self._program, kept)
             self._finish()
+            self._ended = True
+
+    def finish(self) -> None:
+        """Try other schedules of the best assignment, if time ended the search before that."""
+        if not self._ended:
+            with suppress(OutOfTimeError):
+                self._finish()
 
     def _bounded(self) -> tuple[ChainProgram, ChainBound]:
         """Return the program of chains and its bound, which rules that couple lanes do not

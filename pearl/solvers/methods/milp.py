@@ -366,6 +366,9 @@ class _Branches:
                 search = LoopSearch(space, self.seed, rules, starts, free=search)
                 with within(self.deadline - ordering - kept_s):
                     search.run(work)
+                if kept_s and search.orders() is not None:  # within the rules: no next turn
+                    with within(self.deadline - ordering):
+                        search.finish()
                 if search.bound is not None and problem.objective == "throughput":
                     self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
                 with extended(math.inf):  # keeps what was found
