@@ -6,7 +6,8 @@ import sys
 from benchmarks.run import main
 
 PARTS = {
-    "oracle": "against exhaustive search", "sdf": "periods of synchronous dataflow graphs",
+    "oracle": "against exhaustive search", "limits": "what limits cost",
+    "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
     "certificates": "proofs that a second program checks",
     "layers": "published placements of layers", "speed": "small problems to proof",

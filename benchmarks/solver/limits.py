@@ -108,8 +108,8 @@ def solved(case: Case, loop: Loop, limits: Limits) -> Plan:
 
 
 def run(quick: bool, data: Path | None) -> Part:
-    for case in CASES.values():
-        solved(case, powered(ring(0, 1.0, 4, tasks=60)), Limits())  # loads compiled code
+    for case in list(CASES.values())[:: len(CASES) - 1]:
+        solved(case, powered(case.make()), Limits())  # loads compiled code
     rows, bars, values = [], list[Bar](), dict[str, dict[str, float]]()
     for name, case in list(CASES.items())[: 1 if quick else None]:
         loop = powered(case.make())

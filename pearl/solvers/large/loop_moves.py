@@ -43,20 +43,16 @@ def _move(t, place, random, moved, before):
 
     A move puts a class on the lane of a neighbour or on any lane, moves a row of neighbours of one
     lane to another lane, or exchanges two classes. If a device has lanes of several widths, all
-    classes of one or two lanes also change to other lanes, or a lane's classes to two others.
+    classes of one or two lanes also change to other lanes.
     """
     items, lanes = len(place), len(t.device)
     c = random_below(random, items)
     kind = random_below(random, 100)
     if t.pooled and random_below(random, 100) < RESIZED:
-        home = place[c]
-        if kind < 30:  # cut a group in two
-            count = _resize(t, place, home, 0, c, random, moved, before, 0)
-            return _resize(t, place, home, c, items, random, moved, before, count)
-        count = _resize(t, place, home, 0, items, random, moved, before, 0)
-        if kind < 65:
+        count = _resize(t, place, place[c], random, moved, before, 0)
+        if kind < 50:
             other = place[random_below(random, items)]
-            count = _resize(t, place, other, 0, items, random, moved, before, count)
+            count = _resize(t, place, other, random, moved, before, count)
         return count
     lane = random_below(random, lanes)
     degree = t.near_first[c + 1] - t.near_first[c]
@@ -92,15 +88,14 @@ def _move(t, place, random, moved, before):
 
 
 @_native
-def _resize(t, place, home, first, end, random, moved, before, count):
-    """Move the classes of a lane, of those from `first` to before `end`, to a lane of about its
-    width, or to any lane."""
+def _resize(t, place, home, random, moved, before, count):
+    """Move all classes of a lane to a lane of about its width, or to any lane."""
     lanes = len(t.device)
     lane = random_below(random, lanes)
     if random_below(random, 3) > 0:
         span = t.most[t.device[home]]
         lane = (home + lanes + random_below(random, 4 * span + 1) - 2 * span) % lanes
-    for c in range(first, end):
+    for c in range(len(place)):
         if place[c] == home:
             count = _put(place, c, lane, moved, before, count)
     return count

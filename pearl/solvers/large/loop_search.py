@@ -117,7 +117,9 @@ class PlacedRings:
     rings: Next
 
 
-def start_of_stream(space: SearchSpace, seed: int, problem: Problem, work: float) -> Ints | None:
+def start_of_stream(
+    space: SearchSpace, seed: int, problem: Problem, starts: Sequence[Assignment], work: float
+) -> Ints | None:
     """Return an assignment of one pool whose lumped firings have the least period that a search of
     `work` CPU-seconds finds; None if no task fires several times, or there are more devices."""
     b = to_places(space, problem)
@@ -125,7 +127,7 @@ def start_of_stream(space: SearchSpace, seed: int, problem: Problem, work: float
     if coarse is None or len(set(b.t.device)) > 1:
         return None
     coarse = coarse._replace(sent_first=np.zeros_like(coarse.sent_first))  # nothing is copied
-    search = LoopSearch(space, seed, problem, (), coarse)
+    search = LoopSearch(space, seed, problem, starts, coarse)
     search.run(work)
     return search.best.place if search.best else None
 
@@ -157,6 +159,7 @@ class LoopSearch:
         self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
         self._program: ChainProgram | None = None
+        self._ended = False
         self.senders = producers(space)
         self._given, self._free = starts, free
         self._several = bool((self.t.firings > 1).any())
@@ -193,6 +196,13 @@ class LoopSearch:
             else:
                 self._search(self._program, kept)
             self._finish()
+            self._ended = True
+
+    def finish(self) -> None:
+        """Try other schedules of the best assignment, if time ended the search before that."""
+        if not self._ended:
+            with suppress(OutOfTimeError):
+                self._finish()
 
     def _bounded(self) -> tuple[ChainProgram, ChainBound]:
         """Return the program of chains and its bound, which rules that couple lanes do not

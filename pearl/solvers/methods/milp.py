@@ -65,9 +65,6 @@ UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
 
-STREAM_S = 0.5
-"""CPU-seconds of a search with lumped firings, before that of streams in a pool (assumed)."""
-
 WIDER = 2
 """Work of that search in pools of units, as a multiple of the usual work (assumed)."""
 
@@ -345,12 +342,16 @@ class _Branches:
             free_of: Problem | None = None  # without all rules that couple lanes
             if problem.objective != "throughput":
                 free_of, limited = without_numbers(problem), problem.limits.power_w is not None
-            if is_pooled(space):
+            whole = STEPPED * self.limit_s / len(worth)
+            work = min(whole, most)
+            if is_pooled(space) and firings > len(space.expansion.units):
+                # the search of the same graph in one part, whose plan may be the best one
+                lumped_work = min(whole, WIDER * PAIRS_S * len(space.classes) ** 2)
                 with within(self.deadline - ordering):
-                    place = start_of_stream(space, self.seed, problem, STREAM_S)
+                    place = start_of_stream(space, self.seed, problem, starts, lumped_work)
                 if place is not None:
                     starts.insert(0, to_places(space, problem).assignment(place))
-            work = min(STEPPED * self.limit_s / len(worth), most)
+                work = min(max(whole - lumped_work, LIMITED * whole), most)
             turns: list[tuple[Problem | None, float, float]] = [(problem, work, 0.0)]
             if limited and not is_pooled(space):
                 kept_s = LIMITED * self.limit_s / len(worth)
@@ -360,6 +361,9 @@ class _Branches:
                 search = LoopSearch(space, self.seed, rules, starts, free=search)
                 with within(self.deadline - ordering - kept_s):
                     search.run(work)
+                if kept_s and search.orders() is not None:  # within the rules: no next turn
+                    with within(self.deadline - ordering):
+                        search.finish()
                 if search.bound is not None and problem.objective == "throughput":
                     self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
                 with extended(math.inf):  # keeps what was found

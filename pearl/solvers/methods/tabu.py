@@ -209,7 +209,7 @@ class JobShopArrays(NamedTuple):
     lanes: int
 
 
-class Copies(NamedTuple):
+class PaidCopies(NamedTuple):
     """Memory of an iteration, and the copies that lanes pay for. No sender if lanes pay for none.
 
     memory, capacity: bytes of each firing, and of each device. Firing v sends for the senders
@@ -233,7 +233,7 @@ class Copies(NamedTuple):
     per_byte: Floats
 
 
-def copies_of(it: DagInstance) -> Copies:
+def copies_of(it: DagInstance) -> PaidCopies:
     """Return memory and copies of an iteration whose units fire once and have a class each."""
     t = to_places(it.space).t
     paid = t.paid == LANE
@@ -241,7 +241,7 @@ def copies_of(it: DagInstance) -> Copies:
     rows = [t.task_edges[t.task_first[p] : t.task_first[p + 1]] for p in senders]
     edges = np.array([e for row in rows for e in row], np.int64)
     count = np.bincount(t.task_unit[senders], minlength=len(t.item))
-    return Copies(
+    return PaidCopies(
         t.memory[t.item],
         t.capacity,
         np.cumsum([0, *count]).astype(np.int64),
@@ -315,7 +315,7 @@ class TabuSearch:
     """A search that can be continued. way: the way of each firing. start: its start in seconds."""
 
     def __init__(
-        self, s: JobShopArrays, copies: Copies, way: Ints, start: Floats, seed: int
+        self, s: JobShopArrays, copies: PaidCopies, way: Ints, start: Floats, seed: int
     ) -> None:
         self.shop, self.copies = s, copies
         n = len(s.first) - 1

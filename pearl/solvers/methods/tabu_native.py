@@ -44,7 +44,7 @@ def _sent(c, v, d, device, way, size, payer, extra, charge):
     """Return the seconds of the copies for which the lane of firing v on device d pays as their
     sender; charge: add those that its readers pay to `extra`.
 
-    c: `tabu.Copies`. size, payer: scratch, one cell per device, -1 in `size`.
+    c: `tabu.PaidCopies`. size, payer: scratch, one cell per device, -1 in `size`.
     """
     own = 0.0
     for p in range(c.sender_first[v], c.sender_first[v + 1]):
@@ -161,9 +161,9 @@ def search(
 ):  # fmt: skip
     """Make `moves` moves from the places in `way`, `ahead` and `behind`, which are updated.
 
-    shop: `tabu.JobShopArrays`. copies: `tabu.Copies`. value: best makespan, moves since then. tabu:
-    (firings, lanes), the move until which a firing must not return to a lane. state: (2,) uint64,
-    random state and moves made.
+    shop: `tabu.JobShopArrays`. copies: `tabu.PaidCopies`. value: best makespan, moves since then.
+    tabu: (firings, lanes), the move until which a firing must not return to a lane. state: (2,)
+    uint64, random state and moves made.
     """
     (
         first, lane, device, latency, occupancy, into, source, source_bytes, out, target,
