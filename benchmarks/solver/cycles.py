@@ -72,10 +72,10 @@ NESTED: dict[str, Callable[[int], Loop]] = {
 NESTED_S, SMALL_S, PROVING_S = 8.0, 0.5, 20.0
 """Time limits of nested loops, of small graphs, and of the proofs of small graphs."""
 
-ROLLOUT_S = {64: 1.0, 256: 1.0, 2_048: 3.0}
+ROLLOUT_S = {64: 1.0, 256: 1.0, 2_048: 1.0}
 """Steps of a rollout → time limit of its loop, which must be proved optimal."""
 
-PAIRS, TOKENS, PAIRS_S, PAIRS_OVER = 10, (1, 6), 2.0, 1.05
+PAIRS, TOKENS, PAIRS_S, PAIRS_OVER = 10, (1, 2, 4, 6), 2.0, 1.05
 """Optional fusions of a ring, its tokens, the time limit, and period over bound at most."""
 
 SEEDS = range(1, 6)
