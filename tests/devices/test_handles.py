@@ -5,7 +5,8 @@ import resource
 
 import pytest
 
-from pearl_devices.handles import LEAST, high
+from pearl_devices.system import host_system
+from pearl_devices.system.portable import HIGH
 
 
 @pytest.fixture
@@ -16,24 +17,24 @@ def handle():
 
 
 def test_a_moved_handle_is_above_those_of_new_files_and_not_inherited(handle):
-    moved = high(os.dup(handle))
+    moved = host_system.high(os.dup(handle))
     try:
-        assert moved >= LEAST
+        assert moved >= HIGH
         assert os.path.samestat(os.fstat(moved), os.fstat(handle))
         assert not os.get_inheritable(moved)
     finally:
         os.close(moved)
     again = os.dup(handle)  # the number that was moved from is free again
     os.close(again)
-    assert again < LEAST
+    assert again < HIGH
 
 
 def test_where_no_high_number_is_allowed_a_low_one_does(handle):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (HIGH, hard))
     try:
-        moved = high(os.dup(handle))
+        moved = host_system.high(os.dup(handle))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert moved < LEAST
+    assert moved < HIGH
     os.close(moved)

@@ -20,6 +20,7 @@ from pearl.population import cluster_executor, local_executor
 from pearl.population.driver import StageEnd
 from pearl.population.packing import RunHost
 from pearl.population.schedulers import RunStage
+from pearl_devices.system import host_system
 from tests.population.test_population import Heard, alone, arrays, held
 from tests.processes import HANG_S, named, until
 from tests.ray_cluster import Cluster, members
@@ -199,7 +200,7 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
         folder.mkdir(exist_ok=True)
         (folder / cluster_executor.LOCK_FILE).touch()
         os.utime(folder, (at, at))
-    monkeypatch.setattr(os, "getuid", lambda: -1)
+    monkeypatch.setattr(host_system, "user", lambda: -1)
     cluster_executor.remove_stale()
     assert stale.exists()  # of another user
     monkeypatch.undo()

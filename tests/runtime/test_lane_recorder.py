@@ -98,7 +98,7 @@ def test_the_times_of_every_lane_add_up_to_its_wall_time(hosting, tmp_path) -> N
         assert min(k.runtime_s, k.python_s, k.held_s, k.profiler_s) >= 0
         assert all(c.calls > 0 and c.busy_s > 0 for c in k.calls)
     home = [k for k in run.lanes if k.python_s > 0]
-    assert [c.call for k in home for c in k.calls] == ["update"], "the lane of the training loop"
+    assert "update" in [c.call for k in home for c in k.calls], "the lane of the training loop"
     assert home[0].held_s > 0, "evaluations hold the lanes"
     assert max(whole) <= run.wall_s
     firings = {c.call: c.calls for k in run.lanes for c in k.calls}

@@ -22,6 +22,7 @@ from pearl.report.tables import drift_sentence
 from pearl.runtime import cpu_wait
 from pearl.training import loop
 from pearl.training.checkpoints.state import RunState
+from pearl_devices.system import host_system
 from tests.lanes import planned, replay_spec, trained
 from tests.processes import until
 from tests.schemas.test_schemas import problems
@@ -51,7 +52,7 @@ def shared_core() -> Iterator[None]:
 @counted
 def test_a_run_says_what_was_not_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that says that it waited for half of all time."""
-    monkeypatch.setattr(cpu_wait, "_waited_s", lambda *thread: 0.5 * time.perf_counter())
+    monkeypatch.setattr(host_system, "queued_s", lambda *thread: 0.5 * time.perf_counter())
     system, plan = planned(replay_spec("dqn", {"max_lanes": 1}))
     run = trained(system, plan, "one", out=tmp_path).run
     assert run.drift.waited is not None
@@ -76,7 +77,7 @@ class Spent(NamedTuple):
     @staticmethod
     def now() -> Spent:
         begin_s = time.perf_counter()
-        return Spent(begin_s, time.thread_time(), cpu_wait._waited_s(*HERE), time.perf_counter())
+        return Spent(begin_s, time.thread_time(), host_system.queued_s(*HERE), time.perf_counter())
 
 
 @counted

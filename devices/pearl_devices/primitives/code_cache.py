@@ -46,6 +46,7 @@ USED_FILES = frozenset(
         "compile_target.py",
         "cpu.py",
         "device_kind.py",
+        "extras.py",
         "validation.py",
         "kernel.py",
         "masks.py",

@@ -89,7 +89,7 @@ def comparisons(run: Run) -> list[TimeRatio]:
                 t.measured_s, share,
             )
         )  # fmt: skip
-    found = rows + sorted(each, key=lambda r: -r.share)
+    found = rows + sorted(each, key=lambda r: (-r.share, -r.measured_s))
     return [r for r in found if 1 / FAR < r.ratio < FAR and math.isfinite(r.share)]
 
 

@@ -68,7 +68,7 @@ class _Process:
             EOFError: the process has ended.
         """
         try:
-            found = self._answers.get(timeout=within_s)
+            found = self._answers.get(timeout=float(within_s))
         except queue.Empty:
             return None
         if found is None:
