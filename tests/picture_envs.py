@@ -32,3 +32,12 @@ class Pictures(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.t += 1
         return self.observe(), float(action), self.t % 5 == 0, self.t % 7 == 0, {}
+
+
+def network(shape: tuple[int, ...], outputs: int) -> Any:
+    import torch
+
+    first = torch.nn.Linear(int(np.prod(shape)), 8)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), first, torch.nn.ReLU(), torch.nn.Linear(8, outputs)
+    )

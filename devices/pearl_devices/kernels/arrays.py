@@ -82,6 +82,15 @@ def transition(prefix: str, lead: tuple[int, ...], k: Kernel) -> dict[str, Spec]
     }
 
 
+def stored(prefix: str, lead: tuple[int, ...], k: Kernel) -> dict[str, Spec]:
+    """The same as a replay or a rollout stores it: with a size `units`, the stored numbers per 1.0,
+    observations are uint8."""
+    found = transition(prefix, lead, k)
+    if k.dims.get("units"):
+        found |= {n: (s, "uint8") for n, (s, _) in found.items() if n.endswith("obs")}
+    return found
+
+
 def action(lead: tuple[int, ...], k: Kernel) -> Spec:
     """Actions: discrete, continuous, or factored (a size `choices`, the sum over components)."""
     act = k.dim("act")
