@@ -106,9 +106,16 @@ def build_graph(system: System) -> TaskGraph:
 
 
 def _stores_floats(graph: TaskGraph) -> bool:
-    """Return whether a kernel of the user takes stored observations as float32."""
-    arrays = [kind_of(t.kernel).arrays(t.kernel) for t in graph.tasks]
-    return any(each.get(name, ("", ""))[1] == "float32" for each in arrays for name in STORED)
+    """Return whether a kernel of the user takes stored observations as float32, or changes them
+    before they are stored."""
+    for kernel in (t.kernel for t in graph.tasks):
+        kind = kind_of(kernel)
+        arrays = kind.arrays(kernel)
+        if any(arrays[name][1] == "float32" for name in STORED if name in arrays):
+            return True
+        if kind.structure == "own" and {"step.obs", "step.next_obs"} & {*kind.written(arrays)}:
+            return True
+    return False
 
 
 def check_code(system: System) -> None:

@@ -59,7 +59,12 @@ def assert_alike(small, large, *names):
 
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("image", {}), ("stack", {"replay": {"capacity": 40, "kind": "uniform"}}), ("bytes", {})],
+    [
+        ("image", {}),
+        ("stack", {"replay": {"capacity": 40, "kind": "uniform"}}),
+        ("bytes", {}),
+        ("dict", {}),
+    ],
 )
 def test_a_replay_of_bytes_computes_what_one_of_floats_computes(kind, more):
     made = (trainer(kind, floats=floats, **more) for floats in (False, True))
@@ -74,6 +79,7 @@ def test_a_replay_of_bytes_computes_what_one_of_floats_computes(kind, more):
         ("stack", BY_STEP, {}),
         ("image", BY_STEP, {"limits": {"variants": TORCH}}),
         ("stack", PPO, {"returns": {"n_step": 2}, "frame_stack": 2}),
+        ("tuple", PPO, {}),
         ("stack", PPO, {"network": "tests.picture_envs:network"}),
     ],
 )
@@ -136,3 +142,8 @@ def test_learners_that_share_a_rollout_of_bytes_compute_the_gradients_of_floats(
         found.append(arrays["gradient.1.actor"].copy())
     assert found[0].any()
     np.testing.assert_array_equal(*found)
+
+
+def test_a_space_of_parts_is_stored_as_bytes_if_all_parts_have_one_unit():
+    units = {kind: trainer(kind).system.env.units for kind in ("dict", "tuple", "mixed", "floats")}
+    assert units == {"dict": 255, "tuple": 1, "mixed": 0, "floats": 0}

@@ -15,7 +15,7 @@ MOST, CLOSE = np.float32(255.5), np.float32(1e-3)
 """The end of the range before it is rounded down, and the largest error of a whole number."""
 
 NO_BYTES = (
-    "the environment's observation space is a Box of uint8, and it observes numbers that are not "
+    "the environment's observation space is of uint8, and it observes numbers that are not "
     "whole or not from 0 to 255; give its space the type it observes"
 )
 
