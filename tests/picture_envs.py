@@ -9,6 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
+from pearl_devices.kernels import KernelKind
+
 SHAPES = {"image": (3, 4, 2), "stack": (4, 5, 5), "bytes": (16,)}
 IMAGES, BYTES = (Box(0, 255, SHAPES[kind], np.uint8) for kind in ("image", "bytes"))
 SPACES: dict[str, gymnasium.Space[Any]] = {
@@ -53,3 +55,21 @@ def network(shape: tuple[int, ...], outputs: int) -> Any:
     return torch.nn.Sequential(
         torch.nn.Flatten(), first, torch.nn.ReLU(), torch.nn.Linear(8, outputs)
     )
+
+
+def _takes(array: str, *axes: str) -> KernelKind:
+    return KernelKind(
+        arrays=lambda k: {array: (tuple(k.dim(axis) for axis in axes), "float32")},
+        writes=(array,),
+        variants={"python": "tests.picture_envs:idle"},
+    )
+
+
+SHADES = _takes("step.next_obs", "envs", "obs")
+LOOKS = _takes("rollout.obs", "horizon", "envs", "obs")
+PAYS = _takes("step.reward", "envs")
+"""Kernels of the user that change what is stored next, what is stored, neither."""
+
+
+def idle(kernel: Any, arrays: Any) -> None:
+    """Change nothing."""

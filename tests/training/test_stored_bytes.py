@@ -1,16 +1,23 @@
 """Observations that are uint8 are stored as uint8, with the bits of a run that stores float32."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pearl
+from pearl.algorithms import ppo
+from pearl.graph.insertion import inserted
+from pearl.graph.task_graph import Task
 from pearl.planning.runs import CHECKPOINT
+from pearl.spec import user_code
 from pearl.spec.user_code import build_graph
 from pearl_devices import backend
+from pearl_devices.buffers import specs
 from pearl_devices.kernels import kernel
 from pearl_devices.kernels.examples import fill_arrays
+from pearl_devices.kernels.record import size_bytes
 from tests.lanes import differing
 
 PICTURES = "tests.picture_envs:Pictures"
@@ -147,3 +154,22 @@ def test_learners_that_share_a_rollout_of_bytes_compute_the_gradients_of_floats(
 def test_a_space_of_parts_is_stored_as_bytes_if_all_parts_have_one_unit():
     units = {kind: trainer(kind).system.env.units for kind in ("dict", "tuple", "mixed", "floats")}
     assert units == {"dict": 255, "tuple": 1, "mixed": 0, "floats": 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("SHADES", "float32"), ("LOOKS", "float32"), ("PAYS", "uint8")]
+)
+def test_a_kernel_of_the_user_gets_the_floats_that_it_changes_or_takes(name, dtype, monkeypatch):
+    def graph(system):
+        own = kernel(f"tests.picture_envs:{name}", envs=2, obs=24, horizon=6)
+        return inserted(
+            ppo.graph(system), Task("own", own), after="env_step", before="rollout_insert"
+        )
+
+    system = trainer("image", PPO).system
+    monkeypatch.setattr(user_code, "algorithm", lambda name: SimpleNamespace(graph=graph))
+    found = build_graph(system)
+    stored = specs(found.task("gae").kernel)
+    assert stored["rollout.obs"][1] == stored["rollout.next_obs"][1] == dtype
+    held = sum(size_bytes(spec) for name, spec in stored.items() if name.startswith("rollout."))
+    assert found.states["rollout"] == held
