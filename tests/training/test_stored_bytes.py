@@ -18,6 +18,7 @@ from pearl_devices.buffers import specs
 from pearl_devices.kernels import kernel
 from pearl_devices.kernels.examples import fill_arrays
 from pearl_devices.kernels.record import size_bytes
+from pearl_devices.primitives.replay import observations
 from tests.lanes import differing
 
 PICTURES = "tests.picture_envs:Pictures"
@@ -173,3 +174,17 @@ def test_a_kernel_of_the_user_gets_the_floats_that_it_changes_or_takes(name, dty
     assert stored["rollout.obs"][1] == stored["rollout.next_obs"][1] == dtype
     held = sum(size_bytes(spec) for name, spec in stored.items() if name.startswith("rollout."))
     assert found.states["rollout"] == held
+
+
+def test_every_byte_comes_back_and_other_numbers_do_not_pass():
+    every, out = np.arange(256, dtype=np.uint8).reshape(4, 64), np.zeros((4, 64), np.uint8)
+    for units in (np.float32(1), np.float32(255)):
+        seen, back = np.zeros((4, 64), np.float32), np.zeros((4, 64), np.float32)
+        observations.unpack(every, np.float32(1 / units), seen)
+        observations.pack(seen, units, out)
+        np.testing.assert_array_equal(out, every)
+        observations.unpack(out, np.float32(1 / units), back)
+        np.testing.assert_array_equal(back, seen)
+        for wrong in (-1, 256, 0.5, np.nan, np.inf):
+            with pytest.raises(ValueError, match="uint8"):
+                observations.pack(np.full((1, 64), wrong / units, np.float32), units, out[:1])

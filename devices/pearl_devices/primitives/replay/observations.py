@@ -27,13 +27,14 @@ def pack(obs, units, out):
     Raises:
         ValueError: A number is no such one: the space says uint8, and the environment gives others.
     """
-    far = np.float32(0.0)
+    wrong = 0
     for n in range(obs.shape[0]):
         for c in range(obs.shape[1]):
-            number = min(max(obs[n, c] * units + np.float32(0.5), np.float32(0.0)), MOST)
-            out[n, c] = np.uint8(number)
-            far = max(far, abs(np.float32(out[n, c]) - obs[n, c] * units))
-    if far > CLOSE:
+            number = obs[n, c] * units
+            whole = np.int32(min(max(number + np.float32(0.5), np.float32(0.0)), MOST))
+            out[n, c] = np.uint8(whole)
+            wrong += not abs(np.float32(whole) - number) <= CLOSE
+    if wrong:
         raise ValueError(NO_BYTES)
 
 

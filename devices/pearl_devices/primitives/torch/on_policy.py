@@ -290,7 +290,7 @@ def _pack(obs: Tensor, units: float) -> Tensor:
     """Return whole numbers from 0 to 255, as `observations.pack`."""
     numbers = obs * units
     whole = numbers.round().clamp_(0, 255)
-    if float((whole - numbers).abs().max()) > observations.CLOSE:
+    if not float((whole - numbers).abs().max()) <= observations.CLOSE:
         raise ValueError(observations.NO_BYTES)
     return whole
 
