@@ -185,6 +185,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
         parts,
         pixels,
         starts,
+        units,
     )
 
     where: Where = ("algorithm", "env")
@@ -245,8 +246,7 @@ def _asked(algorithm: Acting) -> tuple[EnvSpec | None, list[Complaint]]:
     if not stack and not (own and isinstance(observation, box)):
         sizes["pixels"] = pixels(observation)
     sizes["parts"] = found
-    if isinstance(observation, box) and str(observation.dtype) == "uint8":
-        sizes["units"] = 255 if sizes.get("pixels") else 1
+    sizes["units"] = units(observation, sizes.get("pixels", ()))
     sizes["note"] = _describe_flattening(observation, sizes.get("pixels", ()))
     sizes |= {"max_episode_steps": cut, "threshold": threshold}
     spec = EnvSpec(algorithm.env, algorithm.env_args, **sizes)

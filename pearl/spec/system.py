@@ -31,8 +31,8 @@ class EnvSpec:
         observations are one-hot.
     pixels: (first, end) of the components of the flattened observation that are scaled from 0 … 255
         to 0 … 1.
-    units: if observations are uint8, how many are 1.0 to a network: 255 for images that are scaled,
-        else 1; 0 for other observations.
+    units: if all parts of observations are uint8, how many are 1.0 to a network: 255 for images
+        that are scaled, else 1; 0 for other observations.
     note: in words, how observations change before a network reads them.
     actions: number of discrete actions; 0 for other actions.
     act: components of a continuous or factored action, else 0.

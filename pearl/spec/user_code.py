@@ -11,9 +11,9 @@ from dataclasses import replace
 from traceback import extract_tb
 
 from pearl.algorithms import algorithm
+from pearl.algorithms.environments import stored_units
 from pearl.algorithms.evaluation import task_of
 from pearl.algorithms.families.learners import share_out
-from pearl.algorithms.families.replay import store_floats
 from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
@@ -24,8 +24,11 @@ from pearl.spec.trust import find_named_code
 from pearl.spec.yaml_reader import join_keys
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.interface import OBSERVED, changes
 from pearl_devices.user_imports import error_text
+
+STORED = ("replay.obs", "replay.next_obs", "rollout.obs", "rollout.next_obs")
 
 
 class UserCodeError(SpecError):
@@ -91,7 +94,8 @@ def build_graph(system: System) -> TaskGraph:
     with reporting_user_errors(system, f"algorithm.name: {name}: its kernels"):
         graph = replace(graph, evaluation=task_of(system, graph))
         passed = [t.name for t in inserted_tasks(graph) if OBSERVED in changes(t.kernel)]
-        graph = store_floats(graph) if passed else graph
+        if stored_units(system) and (passed or _stores_floats(graph)):
+            return build_graph(replace(system, env=replace(system.env, units=0)))
     if passed and system.train.on_env_failure == "restart":
         raise SpecError(
             f"train.on_env_failure: given 'restart'; {', '.join(passed)} changes the network's "
@@ -99,6 +103,19 @@ def build_graph(system: System) -> TaskGraph:
             "it; allowed: stop"
         )
     return graph
+
+
+def _stores_floats(graph: TaskGraph) -> bool:
+    """Return whether a kernel of the user takes stored observations as float32, or changes them
+    before they are stored."""
+    for kernel in (t.kernel for t in graph.tasks):
+        kind = kind_of(kernel)
+        arrays = kind.arrays(kernel)
+        if any(arrays[name][1] == "float32" for name in STORED if name in arrays):
+            return True
+        if kind.structure == "own" and {"step.obs", "step.next_obs"} & {*kind.written(arrays)}:
+            return True
+    return False
 
 
 def check_code(system: System) -> None:

@@ -16,7 +16,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | act.choices | A | number of choices of each component of a factored action; such actions are int64 (N, A), without bounds |
 | explore | 4 | discrete actions: first epsilon, last epsilon, env steps between them, env steps of random actions at the start; continuous ones: standard deviation of the noise as a share of half the action range (0 for inference.sac, whose policy draws), 0, 0, env steps of random actions |
 | step.obs, step.action, step.reward, step.next_obs, step.terminated, step.truncated | N, … | the transition of this step; next_obs is the true successor, not the reset; the two flags are uint8, as everywhere, not bool; bit 1 (value 2) of truncated: the environment was restarted just before |
-| replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C |
+| replay.obs … replay.truncated | C, … | the same, stored; row = time · N + environment, modulo C; with a size `units`, observations are uint8, so many per 1.0 |
 | replay.frame, replay.depth, replay.ahead, replay.last, replay.last_row, replay.clock | C + (stack - 1) · N, F; …; N, F; ends, F; ends; 2 | for stacks of frames of F uint8, instead of replay.obs and replay.next_obs (see `primitives.frames`); env.*, step.* and batch.* hold whole stacks, float32 of 0 … 255, flattened |
 | replay.cursor | 2 | next row to write; rows filled |
 | replay.tree | T | K-ary sum tree over priorities, root first |
@@ -34,7 +34,7 @@ B batch size, P parameters of a network. Discrete actions are int64 without the 
 | loss.X | 1 | the last loss of network X |
 | policy.X | P | the copy of the network that inference reads |
 | act.log_prob, act.sample | N; N, A | of inference.ppo: log densities of the actions; continuous actions as sampled, scaled to bounds of -1 and 1, not clipped |
-| rollout.obs … rollout.truncated, rollout.log_prob | T, N, … | on-policy algorithms: T vector steps; continuous actions as sampled |
+| rollout.obs … rollout.truncated, rollout.log_prob | T, N, … | on-policy algorithms: T vector steps; continuous actions as sampled; observations as in a replay |
 | rollout.at | 1 | index of the next vector step to store |
 | rollout.value, rollout.advantage, rollout.returns | T, N | values of the observations, advantages, and value + advantage |
 | rollout.follows, rollout.judged | T, N; 2 | for n-step returns: values of the true successors where an episode or the rollout was cut; the next vector step to value, and its row. If each vector step is learned from as soon as it is valued, only the next n + 1 are kept, in a ring, and one of advantages and returns |
@@ -80,6 +80,15 @@ def transition(prefix: str, lead: tuple[int, ...], k: Kernel) -> dict[str, Spec]
         f"{prefix}.reward": (lead, "float32"),
         f"{prefix}.next_obs": ((*lead, obs), "float32"),
     }
+
+
+def stored(prefix: str, lead: tuple[int, ...], k: Kernel) -> dict[str, Spec]:
+    """The same as a replay or a rollout stores it: with a size `units`, the stored numbers per 1.0,
+    observations are uint8."""
+    found = transition(prefix, lead, k)
+    if k.dims.get("units"):
+        found |= {n: (s, "uint8") for n, (s, _) in found.items() if n.endswith("obs")}
+    return found
 
 
 def action(lead: tuple[int, ...], k: Kernel) -> Spec:

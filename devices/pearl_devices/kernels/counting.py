@@ -31,6 +31,11 @@ def size(kernel: Kernel, name: str | None = None) -> int:
     return own.params if own else parameters(kernel.layers(name))
 
 
+def obs_bytes(k: Kernel) -> int:
+    """Bytes of an observation as a replay or a rollout stores it: uint8 with a size `units`."""
+    return k.dim("obs") * (1 if k.dims.get("units") else F32)
+
+
 def forward_flops(layers: tuple[int, ...], batch: int) -> float:
     """Flops of products and biases in one forward pass, and one per hidden unit for activations."""
     products = sum(2 * i * o + o for i, o in pairwise(layers))

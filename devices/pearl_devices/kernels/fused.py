@@ -15,6 +15,7 @@ WIDEST, DEEPEST, MOST_INPUTS, MOST_ROWS = 256, 5, 512, 65_536
 UNKNOWN = {
     "choices": "factored actions",
     "kept": "rollouts that are stored in part",
+    "units": "observations that are stored as uint8",
     "scheduled": "schedules of learning rates",
     "stops": "target divergence",
 }

@@ -4,9 +4,10 @@ Sizes of inference.ppo: envs, obs, act, tanh (hidden layers of tanh: 0 or 1), ac
 envs, obs, act, horizon, tanh, actor, critic, epochs, batch (of a minibatch), steps (gradient steps
 of all epochs). Of rollout.ppo and iteration.*: those of their parts. If actions are factored, `act`
 is the number of components and `choices` the total number of choices. `scheduled` is 1 if learning
-rates have schedules, `stops` is 1 if a target divergence ends gradient steps. With `kept`, the
-number of stored vector steps (`rollouts`), a firing of update.* adds the gradient of one vector
-step; the last firing of a rollout takes the optimiser's step with the mean gradient.
+rates have schedules, `stops` is 1 if a target divergence ends gradient steps, `units` as in
+`rollouts`. With `kept`, the number of stored vector steps (`rollouts`), a firing of update.* adds
+the gradient of one vector step; the last firing of a rollout takes the optimiser's step with the
+mean gradient.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pearl_devices.kernels.counting import (
     action_bytes,
     gradient_products,
     gradient_work,
+    obs_bytes,
     parameters,
     size,
     sum_of,
@@ -116,7 +118,7 @@ def _update_work(k: Kernel) -> Work:
     stored, steps = k.dim("batch") * k.dim("steps"), k.dim("steps")
     held = sum(size(k, name) for name in ("actor", "critic"))
     flops += stored * (ON_POLICY_LOSS_FLOPS + DRAW_FLOPS * _choices(k)) + CLIP_FLOPS * steps * held
-    row = F32 * (k.dim("obs") + 4) + action_bytes(k)  # log density, value, advantage, return
+    row = obs_bytes(k) + F32 * 4 + action_bytes(k)  # log density, value, advantage, return
     read = float(stored * row + steps * ADAM_BYTES_READ * held)
     return flops, read, float(steps * ADAM_BYTES_WRITTEN * held), _scratch(k)
 

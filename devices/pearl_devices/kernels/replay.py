@@ -2,7 +2,8 @@
 
 Sizes: envs, obs, act, capacity, prioritised (0 or 1), fanout; for frames
 (`primitives.replay.frames`) also stack, apart (environments of all groups) and ends; for
-observations that are stored as uint8 (`primitives.replay.whole`) units, the stored numbers per 1.0.
+observations that are stored as uint8 (`primitives.replay.observations`) units, the stored numbers
+per 1.0.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.arrays import flags, step, transition
-from pearl_devices.kernels.counting import F32, action_bytes
+from pearl_devices.kernels.arrays import flags, step, stored, transition
+from pearl_devices.kernels.counting import F32, action_bytes, obs_bytes
 from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 
 
@@ -21,8 +22,7 @@ def row_bytes(k: Kernel) -> int:
     """Bytes of one stored transition: two observations, action, reward, two flags. For frames: one
     frame and the depth of its stack instead of the observations."""
     stack = k.dims.get("stack", 0)
-    number = 1 if k.dims.get("units") else F32
-    seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * number * k.dim("obs")
+    seen = k.dim("obs") // k.dim("stack") + 1 if stack else 2 * obs_bytes(k)
     return seen + F32 + action_bytes(k) + 2
 
 
@@ -106,13 +106,11 @@ def _frames(k: Kernel) -> dict[str, Spec]:
 
 def _ring(k: Kernel) -> dict[str, Spec]:
     rows = k.dim("capacity")
-    stored = transition("replay", (rows,), k)
-    if k.dims.get("units"):
-        stored |= {n: (s, "uint8") for n, (s, _) in stored.items() if n.endswith("obs")}
+    found = stored("replay", (rows,), k)
     if k.dims.get("stack"):
-        stored = {n: s for n, s in stored.items() if not n.endswith("obs")} | _frames(k)
+        found = {n: s for n, s in found.items() if not n.endswith("obs")} | _frames(k)
     return {
-        **stored,
+        **found,
         **flags("replay", rows),
         "replay.cursor": ((2,), "int64"),
         **(_tree(k) if k.dim("prioritised") else {}),

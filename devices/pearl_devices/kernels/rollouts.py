@@ -4,6 +4,7 @@ Sizes of rollout_insert: envs, obs, act, horizon (number of stored vector steps)
 tanh (1 if hidden layers use tanh, else 0) and the network critic; horizon is the length of the
 rollout. With `ahead`, gae computes returns of `ahead` rewards instead of generalised advantages. If
 `kept` is also given, a firing values one vector step, and a ring has the last `kept` vector steps.
+With `units`, the stored numbers per 1.0, observations are stored as uint8.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import torch_operations
-from pearl_devices.kernels.arrays import continuous, step, transition
-from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, size
+from pearl_devices.kernels.arrays import continuous, step, stored
+from pearl_devices.kernels.counting import F32, activations_bytes, forward_flops, obs_bytes, size
 from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
 from pearl_devices.kernels.replay import row_bytes
 
@@ -29,7 +30,7 @@ def rows(k: Kernel) -> dict[str, Spec]:
     """The stored rollout, or the part of it that is kept."""
     lead = (kept_steps(k), k.dim("envs"))
     ends = dict.fromkeys(("rollout.terminated", "rollout.truncated"), (lead, "uint8"))
-    return {**transition("rollout", lead, k), **ends, "rollout.log_prob": (lead, "float32")}
+    return {**stored("rollout", lead, k), **ends, "rollout.log_prob": (lead, "float32")}
 
 
 def results(k: Kernel) -> dict[str, Spec]:
@@ -68,15 +69,18 @@ def _insert_arrays(k: Kernel) -> dict[str, Spec]:
 
 def _gae_work(k: Kernel) -> Work:
     layers, envs, own = k.layers(), k.dim("envs"), k.modules.get("critic")
-    stored = envs * judged_steps(k)
+    judged = envs * judged_steps(k)
     # Values of every row, and of what follows the last ones.
-    values = (stored + envs) * own.flops if own else forward_flops(layers, stored + envs)
-    rows = min(stored, 128)
+    values = (judged + envs) * own.flops if own else forward_flops(layers, judged + envs)
+    rows = min(judged, 128)
+    scratch = F32 * rows * own.numbers if own else activations_bytes(layers, rows)
+    if k.dims.get("units"):  # as float32: all of them in torch, else a block
+        scratch += F32 * k.dim("obs") * (judged if own else max(envs, rows))
     return (
-        values + GAE_FLOPS * stored,
-        float(F32 * size(k) + stored * (F32 * (k.dim("obs") + 1) + 2)),
-        float(3 * F32 * stored),
-        float(F32 * rows * own.numbers) if own else activations_bytes(layers, rows),
+        values + GAE_FLOPS * judged,
+        float(F32 * size(k) + judged * (obs_bytes(k) + F32 + 2)),
+        float(3 * F32 * judged),
+        float(scratch),
     )
 
 
@@ -112,6 +116,12 @@ def holds_numbers(name: str) -> bool:
     return name in ("rollout.at", "rollout.judged") or name.startswith("hyper.")
 
 
+def _native_insert(k: Kernel) -> str:
+    """The primitive that stores observations as they are, or as uint8."""
+    where = "whole:bind_insert_step" if k.dims.get("units") else "rollouts:bind_insert"
+    return f"pearl_devices.primitives.replay.{where}"
+
+
 ROLLOUT_INSERT = KernelKind(
     name="rollout_insert",
     structure="store",
@@ -122,12 +132,13 @@ ROLLOUT_INSERT = KernelKind(
     writes=("rollout.",),
     operations=lambda k: _ROW,
     variants={
-        "native": primitive("replay.rollouts:bind_insert"),
+        "native": Variant(_native_insert),
         "torch": primitive("torch.on_policy:bind_insert", on_host=holds_numbers),
     },
     cuda={
         "cuda": Variant(
-            "pearl_devices.gpu.rollouts:bind_insert", fits=lambda k: not k.dims.get("choices")
+            "pearl_devices.gpu.rollouts:bind_insert",
+            fits=lambda k: not (k.dims.get("choices") or k.dims.get("units")),
         )
     },
 )
@@ -149,7 +160,7 @@ GAE = KernelKind(
     cuda={
         "cuda": Variant(
             "pearl_devices.gpu.rollouts:bind_advantages",
-            fits=lambda k: not k.dims.get("ahead"),
+            fits=lambda k: not (k.dims.get("ahead") or k.dims.get("units")),
             launches=lambda k: 2,
         )
     },

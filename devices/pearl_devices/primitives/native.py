@@ -102,6 +102,26 @@ def pick_by_action(discrete: Any, continuous: Any, factored: Any) -> Any:
     return choice
 
 
+def pick_by_bytes(packed: Any, plain: Any) -> Any:
+    """Return a function for compiled callers: `packed` if its first argument is an array of uint8,
+    else `plain`. Both take the same arguments."""
+
+    def choice(array, *rest):
+        return choose(numba.typeof(array), *rest)(array, *rest)
+
+    def choose(array, *rest):
+        chosen = packed if array.dtype == numba.types.uint8 else plain
+
+        def call(array, *rest):
+            return chosen(array, *rest)
+
+        return call
+
+    options: Any = ELEMENTWISE | PART
+    overload(choice, jit_options=options)(choose)
+    return choice
+
+
 def unless_none(function: Any) -> Any:
     """Return a function for compiled callers: `function`, or False if its first argument is None.
 

@@ -236,6 +236,8 @@ def fill(buffers: Buffers, of: Kernel) -> None:
             array[:] = 0.08 * rng.standard_normal(array.shape)
         elif name.endswith("obs") and table:
             array[:] = rng.integers(0, of.dim("states"), array.shape)
+        elif name in ("step.obs", "step.next_obs") and (units := of.dims.get("units")):
+            array[:] = rng.integers(0, 256, array.shape) / units
         elif array.dtype == np.float32:
             some = 0.3 * rng.standard_normal(min(array.size, MOST_RANDOM), np.float32)
             array[:] = np.resize(some, array.shape)

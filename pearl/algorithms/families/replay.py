@@ -8,7 +8,7 @@ vector steps and n gradient steps, or the least multiple of both with `train_eve
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd
 
@@ -220,23 +220,6 @@ def build(
         updates=steps,
         batch=sizes.batch,
     )
-
-
-def store_floats(graph: TaskGraph) -> TaskGraph:
-    """Return a graph whose replay stores float32, because tasks of the user change observations."""
-    tasks = tuple(
-        replace(t, kernel=resized(t.kernel, units=None)) if "units" in t.kernel.dims else t
-        for t in graph.tasks
-    )
-    stored = [buffer_bytes(t.kernel, "replay.") for t in tasks if t.kernel.kind == "replay_insert"]
-    states = dict(graph.states) | ({"replay": stored[0]} if stored else {})
-    return replace(graph, tasks=tasks, states=states)
-
-
-def resized(of: Kernel, **sizes: Dim | None) -> Kernel:
-    """Return a kernel with other sizes, counted again; None leaves a size out."""
-    dims = {n: size for n, size in {**of.dims, **sizes}.items() if size is not None}
-    return kernel(of.kind, dims, program=of.program, args=of.args, modules=of.modules)
 
 
 def _one_output_an_action(

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pearl.algorithms.environments import env_step as env_step_of
-from pearl.algorithms.environments import normalised_sizes, optional_sizes
+from pearl.algorithms.environments import normalised_sizes, optional_sizes, stored_units
 from pearl.algorithms.families.replay import buffer_bytes, check_own_name
 from pearl.algorithms.learning_rates import write
 from pearl.algorithms.networks import own_networks
@@ -96,17 +96,18 @@ def build(
     spaces: dict[str, Dim] = {"envs": a.num_envs, "obs": env.obs, "act": env.act}
     factored: dict[str, Dim] = {"choices": sum(env.choices)} if env.choices else {}
     spaces |= factored
+    packed: dict[str, Dim] = {"units": units} if (units := stored_units(system)) else {}
     curved: dict[str, Dim] = {"tanh": int(a.activation == "tanh")}
     learned: dict[str, Dim] = {
-        **spaces, **curved, **nets, **window, "horizon": horizon, "epochs": epochs,
+        **spaces, **packed, **curved, **nets, **window, "horizon": horizon, "epochs": epochs,
         "batch": a.num_envs * judged // minibatches, "steps": epochs * minibatches, **(extra or {}),
         **({"scheduled": 1} if a.scheduled else {}),
     }  # fmt: skip
     actor, critic = ({n: own} if (own := modules.get(n)) else {} for n in ("actor", "critic"))
     inference = kernel("inference.ppo", {**spaces, **curved}, modules=actor, actor=nets["actor"])
     env_step = env_step_of(system)
-    insert = kernel("rollout_insert", spaces, horizon=kept)
-    judging = {**spaces, **curved, **ahead, **window, "horizon": horizon}
+    insert = kernel("rollout_insert", {**spaces, **packed}, horizon=kept)
+    judging = {**spaces, **packed, **curved, **ahead, **window, "horizon": horizon}
     gae = kernel("gae", judging, modules=critic, critic=nets["critic"])
     update = kernel(f"update.{name}", learned, program=losses, args=options, modules=modules)
     sent = replace(update, dims={**learned, "kept": 1}) if by_step else update
@@ -142,7 +143,8 @@ def build(
         ),
     )
     fusions: list[Fusion] = []
-    if not (by_step or normalised_sizes(system) or optional_sizes(system) or modules):
+    apart = by_step or normalised_sizes(system) or optional_sizes(system) or packed or modules
+    if not apart:
         acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)

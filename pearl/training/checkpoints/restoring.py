@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pearl.errors import SpecError
+from pearl.graph.liveness import ROLLOUT
 from pearl.graph.task_graph import TaskGraph
 from pearl.runtime.protocol.single_lane import STOP, is_interruptible
 from pearl.spec.system import System
@@ -119,15 +120,15 @@ def check(
 
 
 def _is_packed(name: str, stored: CheckpointFile, into: Buffers) -> bool:
-    """Whether an earlier version stored the uint8 of an array of the replay as float32."""
-    seen = name in (f"{REPLAY}obs", f"{REPLAY}next_obs")
+    """Whether an earlier version stored the uint8 of observations as float32."""
+    seen = name.startswith((REPLAY, ROLLOUT)) and name.endswith((".obs", ".next_obs"))
     return seen and into[name].dtype == np.uint8 and stored.places[name].dtype == np.float32
 
 
 def _pack_into(stored: CheckpointFile, name: str, graph: TaskGraph, out: Array) -> None:
-    first, units = 0, np.float32(_sampling_kernel(graph).dim("units"))
+    first, units = 0, next(t.kernel.dim("units") for t in graph.tasks if "units" in t.kernel.dims)
     for piece in stored.pieces(name):
-        out[first : first + len(piece)] = np.rint(piece * units).clip(0, 255)
+        out[first : first + len(piece)] = np.rint(piece * np.float32(units)).clip(0, 255)
         first += len(piece)
 
 

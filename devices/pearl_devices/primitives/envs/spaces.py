@@ -77,6 +77,22 @@ def is_image(space: Any) -> bool:
     return bool((space.low == 0).all() and (space.high == 255).all())
 
 
+def units(space: Any, pixels: Ranges) -> int:
+    """Return how many uint8 of an observation are 1.0 to a network, 255 of scaled pixels or 1; 0 if
+    parts are no Box of uint8, or only some are scaled."""
+    if not _is_bytes(space):
+        return 0
+    scaled = sum(end - first for first, end in pixels)
+    return {flatdim(space): 255, 0: 1}.get(scaled, 0)
+
+
+def _is_bytes(space: Any) -> bool:
+    if isinstance(space, Dict | Tuple):
+        inner = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return all(_is_bytes(each) for each in inner)
+    return isinstance(space, Box) and space.dtype == np.uint8
+
+
 def pixels(space: Any) -> Ranges:
     """Return (first, end) of the components of a flat observation that are pixels of images."""
     if isinstance(space, Dict | Tuple):

@@ -17,6 +17,7 @@ from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.replay.observations import unit_of
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
 
 
@@ -183,11 +184,6 @@ def tree_arguments(kernel: Kernel, buffers: Buffers) -> Columns:
     fanout = kernel.dim("fanout")
     levels = np.array(tree_levels(kernel.dim("capacity"), fanout), np.int64)
     return buffers["replay.tree"], levels, fanout
-
-
-def unit_of(kernel: Kernel) -> np.float32:
-    """Return the unit in which a replay or a rollout stores observations."""
-    return np.float32(1 / (kernel.dims.get("units") or 1))  # type: ignore[operator]
 
 
 def sample_arguments(kernel: Kernel, buffers: Buffers) -> Columns:

@@ -23,7 +23,8 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.rollouts import judged_steps
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bind_call, fast, fast_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_bytes
+from pearl_devices.primitives.replay.observations import unit_of, unpack
 
 BLOCK = 128
 """Approximate rows of a pass for values, so that their activations stay in the caches."""
@@ -80,8 +81,15 @@ def insert(step, rollout):
     rollout.at[0] = (t + 1) % rollout.reward.shape[0]
 
 
+class Seen(NamedTuple):
+    """How stored uint8 become observations: their unit, and scratch (rows of a pass, O)."""
+
+    unit: Any
+    obs: Any
+
+
 @fast
-def estimate_values(flat_obs, params, layers, curved, value, acts):
+def estimate_floats(flat_obs, params, layers, curved, value, acts, seen):
     """value (flat) ← values of flat_obs (rows, O), in blocks that fit `acts`."""
     width = 0
     for layer in range(1, layers.size):
@@ -94,13 +102,30 @@ def estimate_values(flat_obs, params, layers, curved, value, acts):
             value[first + r] = out[r, 0]
 
 
+@fast
+def estimate_bytes(flat_obs, params, layers, curved, value, acts, seen):
+    """The same for observations that are stored as uint8."""
+    rows, block = value.size, seen.obs.shape[0]
+    for first in range(0, rows, block):
+        last = min(first + block, rows)
+        obs = seen.obs[: last - first]
+        unpack(flat_obs[first:last], seen.unit, obs)
+        out = forward(params, layers, obs, acts, curved)
+        for r in range(last - first):
+            value[first + r] = out[r, 0]
+
+
+estimate_values = pick_by_bytes(estimate_bytes, estimate_floats)
+
+
 @fast_apart
-def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry):
+def advantages(rollout, params, layers, curved, gamma, trace, acts, seen, ahead, carry):
     """Compute values, advantages and returns of a whole rollout. ahead, carry (N): scratch."""
     steps, envs = rollout.reward.shape
     width = rollout.obs.shape[2]
     flat = rollout.obs.reshape(steps * envs, width)
-    estimate_values(flat, params, layers, curved, rollout.value.reshape(steps * envs), acts)
+    value = rollout.value.reshape(steps * envs)
+    estimate_values(flat, params, layers, curved, value, acts, seen)
     discount = np.float32(gamma[0])
     decay = np.float32(gamma[0] * trace[0])
     for n in range(envs):
@@ -111,7 +136,7 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
         for n in range(envs):
             asked = asked or (truncated[n] > 0 and terminated[n] == 0)
         if asked:
-            estimate_values(rollout.next_obs[t], params, layers, curved, ahead, acts)
+            estimate_values(rollout.next_obs[t], params, layers, curved, ahead, acts, seen)
         for n in range(envs):
             after = np.float32(0.0)
             if terminated[n] == 0:
@@ -126,7 +151,7 @@ def advantages(rollout, params, layers, curved, gamma, trace, acts, ahead, carry
 
 @fast_apart
 def n_step_returns(
-    rollout, follows, at, calls, horizon, ahead, params, layers, curved, gamma, acts
+    rollout, follows, at, calls, horizon, ahead, params, layers, curved, gamma, acts, seen
 ):
     """Compute values, advantages and returns of the next `calls` of `horizon` vector steps.
 
@@ -139,12 +164,13 @@ def n_step_returns(
         last, end = min(t + ahead, horizon - 1), min(t + ahead, horizon) - 1
         for k in range(t + ahead if t > 0 else 0, last + 1):  # not valued before
             r = (row + k - t) % rows
-            estimate_values(rollout.obs[r], params, layers, curved, rollout.value[r], acts)
+            estimate_values(rollout.obs[r], params, layers, curved, rollout.value[r], acts, seen)
             asked = k == horizon - 1
             for n in range(envs):
                 asked = asked or (rollout.truncated[r, n] > 0 and rollout.terminated[r, n] == 0)
             if asked:
-                estimate_values(rollout.next_obs[r], params, layers, curved, follows[r], acts)
+                after = follows[r]
+                estimate_values(rollout.next_obs[r], params, layers, curved, after, acts, seen)
         into = t % rollout.returns.shape[0]
         for n in range(envs):
             beyond = rollout.value if last > end else follows
@@ -181,6 +207,7 @@ def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     """Return the arguments of `advantages`."""
     layers, envs = kernel.layers("critic"), kernel.dim("envs")
     block = max(envs, min(BLOCK, envs * kernel.dim("horizon")))
+    packed = block if kernel.dims.get("units") else 0
     return (
         rollout_of(buffers),
         buffers["policy.critic"],
@@ -189,6 +216,7 @@ def advantage_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
         buffers["hyper.discount"],
         buffers["hyper.gae_lambda"],
         scratch(layers, block)[0],
+        Seen(unit_of(kernel), np.zeros((packed, kernel.dim("obs")), np.float32)),
         np.zeros(envs, np.float32),
         np.zeros(envs, np.float32),
     )
@@ -205,7 +233,8 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     given = advantage_arguments(kernel, buffers)
     if not kernel.dims.get("ahead"):
         return bind_call(advantages, *given)
-    rollout, params, layers, curved, gamma, _, acts, *_ = given
+    rollout, params, layers, curved, gamma, _, acts, seen, *_ = given
     sizes = (judged_steps(kernel), kernel.dim("horizon"), kernel.dim("ahead"))
     into = buffers["rollout.follows"], buffers["rollout.judged"]
-    return bind_call(n_step_returns, rollout, *into, *sizes, params, layers, curved, gamma, acts)
+    judging = (params, layers, curved, gamma, acts, seen)
+    return bind_call(n_step_returns, rollout, *into, *sizes, *judging)

@@ -1,8 +1,4 @@
-"""Replay of observations that are uint8: they are stored as such; `ring` gives float32 again.
-
-An observation reaches the replay as float32: the environment's numbers, divided by `units` (255 for
-images, else 1). All bits come back, because the same product made them.
-"""
+"""Replays and rollouts of observations that are uint8: they are stored as such (`observations`)."""
 
 from __future__ import annotations
 
@@ -11,30 +7,8 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.native import bind_call, exact
-from pearl_devices.primitives.replay import ring
-
-MOST, CLOSE = np.float32(255.5), np.float32(1e-3)
-"""The end of the range before it is rounded down, and the largest error of a whole number."""
-
-
-@exact
-def pack(obs, units, out):
-    """out (uint8) ← the numbers of which obs (rows, O) are 1/units.
-
-    Raises:
-        ValueError: A number is no such one: the space says uint8, and the environment gives others.
-    """
-    far = np.float32(0.0)
-    for n in range(obs.shape[0]):
-        for c in range(obs.shape[1]):
-            number = min(max(obs[n, c] * units + np.float32(0.5), np.float32(0.0)), MOST)
-            out[n, c] = np.uint8(number)
-            far = max(far, abs(np.float32(out[n, c]) - obs[n, c] * units))
-    if far > CLOSE:
-        raise ValueError(
-            "replay: the environment's observation space is a Box of uint8, and it observes "
-            "numbers that are not whole or not from 0 to 255; give its space the type it observes"
-        )
+from pearl_devices.primitives.replay import ring, rollouts
+from pearl_devices.primitives.replay.observations import pack
 
 
 @exact
@@ -52,9 +26,30 @@ def insert(
     )  # fmt: skip
 
 
+@exact
+def insert_step(units, obs, next_obs, step, rollout):
+    """Store one vector step, whose observations are packed first: step.obs and step.next_obs are
+    scratch of uint8."""
+    pack(obs, units, step.obs)
+    pack(next_obs, units, step.next_obs)
+    rollouts.insert(step, rollout)
+
+
+def _scratch(buffers: Buffers) -> tuple[np.ndarray, np.ndarray]:
+    shape = buffers["step.obs"].shape
+    return np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
+
+
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind replay_insert: write step.* at the cursor, observations as uint8."""
-    shape = buffers["step.obs"].shape
-    scratch = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     units = np.float32(kernel.dim("units"))
-    return bind_call(insert, units, *scratch, *ring.insert_arguments(kernel, buffers))
+    return bind_call(insert, units, *_scratch(buffers), *ring.insert_arguments(kernel, buffers))
+
+
+def bind_insert_step(kernel: Kernel, buffers: Buffers) -> Call:
+    """Bind rollout_insert: rollout.* at rollout.at ← step.*, observations as uint8."""
+    step, units = rollouts.step_of(buffers), np.float32(kernel.dim("units"))
+    obs, next_obs = _scratch(buffers)
+    packed = step._replace(obs=obs, next_obs=next_obs)
+    into = rollouts.rollout_of(buffers)
+    return bind_call(insert_step, units, step.obs, step.next_obs, packed, into)

@@ -36,12 +36,14 @@ from pearl_devices.kernels.arrays import continuous
 from pearl_devices.kernels.rollouts import judged_steps
 from pearl_devices.primitives.math.rng import stream_base
 from pearl_devices.primitives.native import bind_call
-from pearl_devices.primitives.replay import rollouts
+from pearl_devices.primitives.replay import observations, rollouts
 from pearl_devices.primitives.torch import modules
 from pearl_devices.primitives.torch.learner import Learner, Split, clip_scale, views
 from pearl_devices.primitives.torch.programs import loss_of
 from pearl_devices.primitives.updates import policies, ppo, ppo_descent
 from pearl_devices.primitives.updates.stop_word import call_ends, is_under_way
+
+SEEN = ("obs", "next_obs")
 
 Run = Callable[[Sequence[Tensor], Tensor], Tensor]
 
@@ -160,6 +162,20 @@ def rollout_of(kernel: Kernel, buffers: Buffers) -> dict[str, Tensor]:
     }
 
 
+def observed(stored: Tensor, unit: float) -> Tensor:
+    """Return the observations (float32) that a rollout stores, as such or as uint8 with a unit."""
+    return stored.float().mul_(unit) if stored.dtype == torch.uint8 else stored
+
+
+def batch_of(rollout: dict[str, Tensor], chosen: Any, unit: float) -> SimpleNamespace:
+    """Return the rows of a rollout at these places."""
+    batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
+    for name in SEEN:
+        if name in rollout:
+            setattr(batch, name, observed(getattr(batch, name), unit))
+    return batch
+
+
 def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[float]:
     """Return the learning rates of a rollout that follows `done` gradient steps."""
     share = ppo_descent.anneal(float(done), float(buffers["hyper.anneal"][0]))
@@ -176,6 +192,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
     firing, stop = kernel.dim("epochs") * -(-order.size // size), buffers["loop.stop"]
     counter, steps = buffers["rng.update"], buffers["learner.step"]
+    unit = float(observations.unit_of(kernel))
 
     def call() -> None:
         read(constants, buffers, hyper)
@@ -191,7 +208,7 @@ def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
                 number += 1
                 if number <= before:
                     continue
-                batch = SimpleNamespace(**{n: x[chosen] for n, x in rollout.items()})
+                batch = batch_of(rollout, chosen, unit)
                 for given in losses(nets, batch, hyper, **kernel.args):
                     if given is None:
                         steps[0], stop[1] = done + kernel.dim("steps"), 0
@@ -219,11 +236,13 @@ def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     rollout = {n.partition(".")[2]: torch.as_tensor(buffers[n]) for n in names}
     sums = [torch.as_tensor(buffers[f"learner.{name}.sum"]) for name in learners]
     at, taken = buffers["learner.at"], buffers["learner.step"]
+    unit = float(observations.unit_of(kernel))
 
     def call() -> None:
         t, row = at.tolist()
         read(constants, buffers, hyper)
-        batch = SimpleNamespace(**{n: x[row % len(x)] for n, x in rollout.items()})
+        kept = {n: x[row % len(x)] for n, x in rollout.items()}
+        batch = batch_of(kept, ..., unit)
         given = list(losses(nets, batch, hyper, **kernel.args))
         found = _checked(kernel, given[0] if len(given) == 1 else given, learners)
         for total, grad, loss in zip(sums, gradients(found, learners), found, strict=True):
@@ -267,6 +286,15 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     return call
 
 
+def _pack(obs: Tensor, units: float) -> Tensor:
+    """Return whole numbers from 0 to 255, as `observations.pack`."""
+    numbers = obs * units
+    whole = numbers.round().clamp_(0, 255)
+    if not float((whole - numbers).abs().max()) <= observations.CLOSE:
+        raise ValueError(observations.NO_BYTES)
+    return whole
+
+
 def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind rollout_insert: rollout.* at rollout.at ← step.*, act.log_prob (and act.sample)."""
     step, rollout = rollouts.step_of(buffers), rollouts.rollout_of(buffers)
@@ -274,10 +302,13 @@ def bind_insert(kernel: Kernel, buffers: Buffers) -> Call:
         (torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(step, rollout, strict=False)
     ]
     at, steps = buffers["rollout.at"], kernel.dim("horizon")
+    units = 1 / float(observations.unit_of(kernel))
 
     def call() -> None:
         t = int(at[0])
         for source, target in columns:
+            if target.dtype != source.dtype:
+                source = _pack(source, units)
             target[t].copy_(source)
         at[0] = (t + 1) % steps
 
@@ -291,22 +322,26 @@ def bind_advantages(kernel: Kernel, buffers: Buffers) -> Call:
     parts = split(torch.as_tensor(buffers["policy.critic"]))
     names = ("obs", "next_obs", "reward", "terminated", "truncated", "value", "advantage")
     r = SimpleNamespace(**{n: torch.as_tensor(buffers[f"rollout.{n}"]) for n in names})
+    unit = float(observations.unit_of(kernel))
+
+    def values(obs: Tensor) -> Tensor:
+        return forward(parts, observed(obs, unit))
+
     returns = torch.as_tensor(buffers["rollout.returns"])
     steps = kernel.dim("horizon")
     gamma, trace = buffers["hyper.discount"], buffers["hyper.gae_lambda"]
     if kernel.dims.get("ahead"):
         r.returns, r.follows = returns, torch.as_tensor(buffers["rollout.follows"])
-        values = partial(forward, parts)
         return _n_step(kernel, r, buffers["rollout.judged"], values, gamma)
 
     @torch.no_grad()
     def call() -> None:
-        r.value.copy_(forward(parts, r.obs.flatten(0, 1)).view_as(r.value))
+        r.value.copy_(values(r.obs.flatten(0, 1)).view_as(r.value))
         going = 1.0 - (r.terminated | r.truncated).float()
         cut = r.truncated.bool()
         cut[-1] = True
         after = torch.cat((r.value[1:], r.value[-1:]))
-        after[cut] = forward(parts, r.next_obs[cut]).squeeze(1)
+        after[cut] = values(r.next_obs[cut]).squeeze(1)
         discount = float(gamma[0])
         delta = r.reward + discount * (1.0 - r.terminated.float()) * after - r.value
         carry = torch.zeros(r.value.shape[1], device=r.value.device)

@@ -29,6 +29,7 @@ from pearl_devices.kernels.data_parallel import (
     shards,
 )
 from pearl_devices.primitives.math.rng import stream_base
+from pearl_devices.primitives.replay.observations import unit_of
 from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.learner import Learner
 from pearl_devices.primitives.torch.programs import loss_of, normal
@@ -128,11 +129,12 @@ def _of_rollout(kernel: Kernel, buffers: Buffers) -> Call:
     constants = on_policy.constants_of(of)
     rollout = on_policy.rollout_of(of, seen)
     drawn, done = _minibatches(of, seen["rng.update"]), seen["learner.step"]
+    unit = float(unit_of(of))
 
     def call() -> None:
         on_policy.read(constants, seen, hyper)
         chosen = torch.from_numpy(drawn(int(done[0])))
-        batch = SimpleNamespace(**{n: x[chosen[first:end]] for n, x in rollout.items()})
+        batch = on_policy.batch_of(rollout, chosen[first:end], unit)
         if hyper.normalise:  # over the whole minibatch, as with one learner
             batch.advantage = normal(rollout["advantage"][chosen])[first:end]
             hyper.normalise = 0.0

@@ -24,6 +24,7 @@ from pearl_devices.primitives.math.nets import (
     update_target,
 )
 from pearl_devices.primitives.native import fast, fast_apart
+from pearl_devices.primitives.replay.observations import unit_of
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
@@ -32,7 +33,6 @@ from pearl_devices.primitives.replay.ring import (
     rows,
     set_priorities,
     tree_arguments,
-    unit_of,
 )
 
 

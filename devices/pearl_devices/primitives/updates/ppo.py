@@ -29,6 +29,7 @@ from pearl_devices.primitives.math.nets import backward, forward, total
 from pearl_devices.primitives.math.products import total_squares
 from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action, unless_none
+from pearl_devices.primitives.replay.observations import unit_of
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.policies import HALF_LOG_2_PI, gaussian_log_prob, log_sum_exp
 from pearl_devices.primitives.updates.ppo_descent import anneal, move
@@ -78,15 +79,16 @@ def shuffle(base, epoch, order):
 
 
 @fast
-def gather(rollout, order, rows):
-    """rows ← the rows of the rollout that `order` (B) lists."""
+def gather(rollout, unit, order, rows):
+    """rows ← the rows of the rollout that `order` (B) lists. unit: of stored observations; 1 for
+    float32."""
     inputs, width = rows.obs.shape[1], rows.action.size // order.size
     actions = rows.action.reshape(rows.action.size)
     all_actions = rollout.action.reshape(rollout.action.size)
     for b in range(order.size):
         r = order[b]
         for c in range(inputs):
-            rows.obs[b, c] = rollout.obs[r, c]
+            rows.obs[b, c] = np.float32(rollout.obs[r, c]) * unit
         for c in range(width):
             actions[b * width + c] = all_actions[r * width + c]
         rows.log_prob[b] = rollout.log_prob[r]
@@ -288,7 +290,7 @@ def gradients(rows, rules, actor, critic, size, curved, parts):
 
 
 @fast_apart
-def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, parts):
+def update(rollout, unit, rules, actor, critic, size, curved, rows, order, epochs, parts):
     """Take all gradient steps of one rollout. rows: a minibatch; order: one number per rollout row;
     size: number of the actor's weights and biases, which its deviations follow."""
     base, before, batch = stream_base(rules.rng[0], rules.rng[1]), rules.stop[1], parts.size
@@ -301,7 +303,7 @@ def update(rollout, rules, actor, critic, size, curved, rows, order, epochs, par
         if batch < order.size:
             shuffle(base, epoch, order)
         for number in range(max(before - epoch * each, 0), each):
-            gather(rollout, order[number * batch : (number + 1) * batch], rows)
+            gather(rollout, unit, order[number * batch : (number + 1) * batch], rows)
             far = gradients(rows, rules, actor, critic, size, curved, parts)
             if not far:
                 move(rules, share, done, actor, critic)
@@ -323,6 +325,12 @@ def rows_of(buffers: Buffers) -> Rows:
     return Rows._make(found)
 
 
+def minibatch(rollout: Rows, rows: int) -> Rows:
+    """Return scratch for so many rows of a rollout; its observations are float32."""
+    made = Rows._make(np.zeros((rows, *array.shape[1:]), array.dtype) for array in rollout)
+    return made._replace(obs=np.zeros(made.obs.shape, np.float32))
+
+
 def rules_of(buffers: Buffers) -> PpoRules:
     names = (
         "learner.step", "rng.update", "hyper.adam", "hyper.rmsprop", "hyper.anneal",
@@ -340,12 +348,13 @@ def update_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
     actor = critics.net_of("actor", kernel, buffers)
     return (
         rollout,
+        unit_of(kernel),
         rules_of(buffers),
         actor,
         critics.net_of("critic", kernel, buffers),
         parameters(kernel.layers("actor")),
         bool(kernel.dim("tanh")),
-        Rows._make(np.zeros((batch, *array.shape[1:]), array.dtype) for array in rollout),
+        minibatch(rollout, batch),
         np.zeros(rollout.returns.size, np.int64),
         kernel.dim("epochs"),
         np.zeros(batch, np.float32),

@@ -12,6 +12,7 @@ from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import parameters
 from pearl_devices.primitives.native import bind_call, fast, fast_apart
+from pearl_devices.primitives.replay.observations import unit_of, unpack
 from pearl_devices.primitives.updates import critics
 from pearl_devices.primitives.updates.ppo import ONE, ZERO, Rows, gradients, rules_of
 from pearl_devices.primitives.updates.ppo_descent import anneal, move
@@ -36,15 +37,16 @@ def take(net, summed):
 
 
 @fast_apart
-def add_step(rollout, rules, actor, critic, size, curved, sums, at, horizon, parts):
+def add_step(rollout, unit, obs, rules, actor, critic, size, curved, sums, at, horizon, parts):
     """Adds the gradient of one vector step; after the last of `horizon` takes the optimiser's step.
 
     rollout: with an axis of kept vector steps before that of environments. sums: of the actor and
-    of the critic. at: the vector step, and its row.
+    of the critic. at: the vector step, and its row. unit: of stored observations. obs: scratch.
     """
     row = at[1]
+    unpack(rollout.obs[row], unit, obs)
     rows = Rows(
-        rollout.obs[row], rollout.action[row], rollout.log_prob[row], rollout.value[row],
+        obs, rollout.action[row], rollout.log_prob[row], rollout.value[row],
         rollout.advantage[0], rollout.returns[0],
     )  # fmt: skip
     gradients(rows, rules, actor, critic, size, curved, parts)
@@ -61,9 +63,12 @@ def add_step(rollout, rules, actor, critic, size, curved, sums, at, horizon, par
 
 def bind_step(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind update.ppo or update.a2c whose firings each learn from one vector step."""
+    rollout = Rows._make(buffers[f"rollout.{name}"] for name in Rows._fields)
     return bind_call(
         add_step,
-        Rows._make(buffers[f"rollout.{name}"] for name in Rows._fields),
+        rollout,
+        unit_of(kernel),
+        np.zeros(rollout.obs.shape[1:], np.float32),
         rules_of(buffers),
         critics.net_of("actor", kernel, buffers),
         critics.net_of("critic", kernel, buffers),
