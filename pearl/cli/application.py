@@ -141,7 +141,7 @@ def _take_standard_output() -> None:
     before = sys.stdout
     line = os.isatty(own)
     stream = open(own, "w", 1 if line else -1, before.encoding, "replace")  # noqa: SIM115 (to the end)
-    sys.stdout = sys.__stdout__ = stream  # type: ignore[misc]
+    sys.stdout = stream  # `sys.__stdout__` writes to the descriptor, as code of the user does
 
 
 @contextmanager

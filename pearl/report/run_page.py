@@ -250,7 +250,7 @@ def short_tables(run: Run) -> tuple[Block, ...]:
     if run.out is not None:
         head.insert(0, ("folder", run.out))
     facts = dict(tables.run_facts(run))
-    kept = ("status", "return", "evaluation", "recovered failures", "devices", "energy")
+    kept = ("status", "return", "evaluation", "failures", "recovered failures", "devices", "energy")
     head += [(key, facts[key]) for key in kept if key in facts]
     if run.drift is not None:
         head += [("re-planning", text) for text in run.drift.decisions]

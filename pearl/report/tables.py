@@ -86,7 +86,12 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         ),
         ("env steps", f"{count(run.env_steps)}, with {count(run.updates)} gradient steps"),
         *(
-            [("recovered failures", f"{run.restarts}, {run.lost_transitions} transitions lost")]
+            [
+                (
+                    "failures" if run.status == "failed" else "recovered failures",
+                    f"{run.restarts}, {run.lost_transitions} transitions lost",
+                )
+            ]
             if run.restarts
             else []
         ),

@@ -10,13 +10,14 @@ import pytest
 from pearl.cli.application import SCHEMA
 
 LOUD = """
-import ctypes, os, subprocess
+import ctypes, os, subprocess, sys
 print("a library greets")
 
 class Env:
     def __new__(cls):
         from gymnasium.envs.classic_control import CartPoleEnv
         print("the environment greets")
+        sys.__stdout__.write("by the first stream\\n")
         os.write(1, b"by the descriptor\\n")
         subprocess.run(["echo", "by a child"])
         ctypes.CDLL(None).puts(b"by C, which writes at the end")
@@ -38,7 +39,14 @@ def test_prints_of_user_code_go_to_standard_error(to, tmp_path):
         env=os.environ | {"PYTHONPATH": path},
     )
     assert ran.returncode == 0, ran.stderr
-    for said in ("a library", "the environment", "by the descriptor", "by a child", "by C"):
+    for said in (
+        "a library",
+        "the environment",
+        "by the first",
+        "by the desc",
+        "by a child",
+        "by C",
+    ):
         assert said in ran.stderr
         assert said not in ran.stdout
     if to == "-":

@@ -143,3 +143,23 @@ def test_an_environment_that_does_not_answer_is_named_and_then_interrupted(plan,
     run = load_run(tmp_path / "run")
     assert re.search(rf"{NAMED}, has not answered for 0.5 s", run.events[0])
     assert re.search(rf"{NAMED}: TimeoutError: it has not answered for 3 s", run.message)
+
+
+def test_a_process_that_dies_before_its_watcher_looks_is_told(tmp_path):
+    """Nobody waits for the watcher to start, and a dead process that was waited for has no number
+    any more."""
+    code = """
+import os
+from pearl.runtime.environments.watchdog import watching
+from pearl_devices.primitives.envs.asked import SINCE, Asked
+env = Asked()
+env.name = "E"
+with watching({"env_step": env}, 60.0):
+    env.slot[SINCE] = 1.0
+    os._exit(3)
+"""
+    told = tmp_path / "told"
+    with told.open("w") as file:
+        assert subprocess.run([sys.executable, "-c", code], stderr=file).returncode == 3
+    until(lambda: told.read_text().endswith("\n"), "the death told")
+    assert "while environment 'E' of env_step" in told.read_text()

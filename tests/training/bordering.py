@@ -55,7 +55,7 @@ ACTIONS: dict[str, Any] = {
 }
 
 REWARDS = {"reward_nan": np.nan, "reward_none": None, "reward_array": np.array([1.0]),
-           "reward_two": np.ones(2), "reward_text": "1"}  # fmt: skip
+           "reward_two": np.ones(2), "reward_text": "1", "reward_far": 1e300}  # fmt: skip
 FLAGS = {"flag_none": None, "flag_array": np.array([False]), "flag_two": 2, "flag_int": 0,
          "flag_nan": np.nan}  # fmt: skip
 
@@ -123,6 +123,8 @@ class Case(gymnasium.Env[Any, Any]):
         if odd:
             if self.fault == "raise":
                 raise RuntimeError("the simulator has diverged")
+            if self.fault == "exhausted":
+                raise StopIteration
             reward = REWARDS.get(self.fault, 1.0)
             stop = FLAGS.get(self.fault, False)
         info = {"action_mask": np.ones(2)} if self.fault == "step_mask" else {}

@@ -145,6 +145,8 @@ class Stage:
             found.masks.update(dict.fromkeys(masks.like_masks(None, result[4])))
             if not np.isfinite(reward):
                 raise border.Unfit(f"reward {reward} is not finite")
+            if abs(reward) > border.WIDEST:
+                raise border.Unfit(f"reward {reward:g} is not finite in float32")
             self._see(found, seen)
             found.rewards.append(reward)
             found.flags.append((terminated, truncated))
@@ -189,7 +191,10 @@ def rehearse(system: System) -> Rehearsal:
     states = random.getstate(), np.random.get_state()
     try:
         with interrupting_overdue_envs({"check": stage}, limit_s):
-            return Rehearsal(notes=tuple(_watch(stage)))
+            actions = stage.actions()
+            first = stage.play(actions)
+            again = stage.play(actions[: len(first.rewards)])
+            return Rehearsal(notes=tuple(_watch(stage, actions, first, again)))
     except BaseException as error:  # the environment's code may raise anything
         if not is_fault(error):
             raise
@@ -204,11 +209,8 @@ def rehearse(system: System) -> Rehearsal:
             stage.env.close()
 
 
-def _watch(stage: Stage) -> Iterator[str]:
-    """Play the episodes; yield a sentence about each thing that a user should know."""
-    actions = stage.actions()
-    first = stage.play(actions)
-    again = stage.play(actions[: len(first.rewards)])
+def _watch(stage: Stage, actions: list[Any], first: Episode, again: Episode) -> Iterator[str]:
+    """Yield a sentence about each thing that a user should know of two equal episodes."""
     name = f"environment {stage.name!r}"
     if why := _difference(first, again):
         yield f"{name}: two episodes from seed {SEED} with the same actions differ: {why}; " + (
@@ -216,8 +218,8 @@ def _watch(stage: Stage) -> Iterator[str]:
             "begins new episodes. Draw from self.np_random instead"
             if _follows_global_generators(stage, actions[: len(first.rewards)])
             else "it depends on more than its seed and its actions (a generator of its own, a "
-            "clock, hardware), so two runs with one seed differ, and a resumed run begins new "
-            "episodes"
+            "clock, hardware), so two runs with one seed may differ, and a resumed run begins "
+            "new episodes"
         )
     elif why := _lost_at_a_resume(stage, actions):
         yield f"{name} cannot be brought back by a resumed run, which begins new episodes: {why}"

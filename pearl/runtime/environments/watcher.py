@@ -201,8 +201,12 @@ def main(room: str, parent: int, memory: int, signals: int, report: int) -> None
     system = import_module("pearl_devices.system").host_system
     for number in (signal.SIGINT, *system.ENDING):
         signal.signal(number, signal.SIG_IGN)
-    process = system.watch_end(parent)
     watch = Watch(system, parent, memory, signals, report)
+    try:
+        process = system.watch_end(parent)
+    except ProcessLookupError:  # it has ended while this process began
+        watch.tell_death()
+        return
     ready = select.poll()
     if process is not None:
         ready.register(process, select.POLLIN)

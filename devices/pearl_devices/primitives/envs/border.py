@@ -270,12 +270,16 @@ def _array(value: Any, part: ObservationPart) -> Array:
 
 def _fitted(given: Array, part: ObservationPart) -> Array:
     """An observation of another shape, if only axes of length 1 differ."""
+    if given.dtype.kind not in NUMBERS:
+        raise _not_numbers(part, given)
     if _squeezed(given.shape) != part.squeezed:
         raise Unfit(f"{part.name} has shape {given.shape}; its space has {part.shape}")
     return given.reshape(part.shape)
 
 
 def _not_numbers(part: ObservationPart, value: Any) -> Unfit:
+    if isinstance(value, np.ndarray) and value.ndim == 0:  # an object, such as None
+        value = value.item()
     return Unfit(f"{part.name} is {_shown(value)}; numbers are needed")
 
 
@@ -350,12 +354,13 @@ def read_step(found: Any) -> tuple[Any, float, bool, bool]:
 
 
 def _five(found: Any) -> Any:
-    if not isinstance(found, tuple | list) or len(found) != 5:
-        what = f"{len(found)} values" if isinstance(found, tuple | list) else _shown(found)
+    if not isinstance(found, tuple | list):
+        raise WrongInterface(f"its step returns {_shown(found)}; 5 values are needed: {FIVE}")
+    if len(found) != 5:
         more = ""
-        if isinstance(found, tuple | list) and len(found) == 4:
+        if len(found) == 4:
             more = "; for an environment of gym before 0.26, give it a wrapper that splits done"
-        raise WrongInterface(f"its step returns {what}, 5 are needed: {FIVE}{more}")
+        raise WrongInterface(f"its step returns {len(found)} values, 5 are needed: {FIVE}{more}")
     return found
 
 

@@ -52,7 +52,10 @@ def describe(error: BaseException) -> str:
     """The error of an environment in words, on one line."""
     text = " ".join(str(error).split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    return text if isinstance(error, Unfit) else f"{type(error).__name__}: {text}"
+    if isinstance(error, Unfit):
+        return text
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else f"{kind}, without a text"
 
 
 State = dict[str, Any]
