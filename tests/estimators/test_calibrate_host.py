@@ -268,7 +268,7 @@ def test_the_first_line_of_input_is_checked_or_measured(
     rows = [HeldOutTiming("a", "b", 2.0, 1.0, 1.0, 3.0)]
     for name, stand in {
         "time_held_out": lambda known, seconds: rows * (known == base and seconds == 2.5),
-        "journal_writer": str, "select_jobs": lambda *asked: asked, "_end_with_parent": list,
+        "journal_writer": str, "select_jobs": lambda *asked: asked, "_end_with_parent": abs,
         "time_points": lambda *a, apart_s: calls.append((*a, apart_s)),
         "measure_all": lambda *a: calls.append(a),
     }.items():  # fmt: skip

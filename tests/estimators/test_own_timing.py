@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -37,6 +38,14 @@ class Sleeper(gymnasium.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), 0.0, False, False, {}
 
 
+class Asking(Sleeper):
+    """Reads standard input in each step."""
+
+    def step(self, action: Any) -> Any:
+        assert sys.stdin.read(1) == ""
+        return super().step(action)
+
+
 def Several(num_envs: int) -> Any:
     """A vector environment whose processes wait at the same time."""
     return gymnasium.vector.AsyncVectorEnv([Sleeper] * num_envs)
@@ -48,6 +57,12 @@ def test_a_vector_environment_with_processes_is_timed_and_not_taken_from_the_dat
     found = time_user_env(k, "gymnasium")
     assert found.rung == "measured"
     assert found.latency_s > 0.9 * SLEEP_S
+
+
+def test_an_environment_that_reads_its_input_finds_it_empty(user_code_in_a_process: None) -> None:
+    """The input of the process that times is the parent's life line."""
+    k = kernel("env_step", {"envs": 1, "obs": 2, "act": 0}, program=f"{__name__}:Asking")
+    assert time_user_env(k, "gymnasium").latency_s > 0.9 * SLEEP_S
 
 
 def timed(step_s: float, cpu_s: float) -> Any:

@@ -320,14 +320,23 @@ def time_held_out(
     return rows
 
 
-def _end_with_parent() -> None:
+def _input_apart() -> int:
+    """Return a new descriptor of the input; code of the user reads an empty one instead. It would
+    wait for the parent, or take what the parent writes."""
+    watched, empty = host_system.high(os.dup(0)), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return watched
+
+
+def _end_with_parent(watched: int) -> None:
     """End this process, and those it has started, once the parent has closed the input.
 
     The descriptor is read directly, not through `sys.stdin`: a process that an environment forks at
     the same time closes its own copy of `sys.stdin`, and would wait forever for the lock of a
     thread that it does not have.
     """
-    while os.read(0, 1 << 12):
+    while os.read(watched, 1 << 12):
         pass
     host_system.kill_group(os.getpid())
     os._exit(1)
@@ -342,7 +351,8 @@ def main(arguments: list[str]) -> None:
     """
     task, seconds = arguments[0], float(arguments[1])
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    watched = _input_apart() if task == "own" else 0
+    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
     if task == "check":
         rows = time_held_out(Calibration.from_json(request), seconds=seconds)
         print(json.dumps([asdict(row) for row in rows]))
