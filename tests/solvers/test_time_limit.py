@@ -233,7 +233,7 @@ try:
 except KeyboardInterrupt:
     print("heard", flush=True)
     for thread in threading.enumerate():
-        if thread is not threading.main_thread():
+        if thread is not threading.main_thread() and thread.name != solver_process.LISTENER:
             thread.join(300)  # what is being compiled is compiled to its end
     solver_process.end()
     print(threading.active_count(), "thread", len(children()), "processes", flush=True)

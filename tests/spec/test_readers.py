@@ -123,7 +123,7 @@ def test_a_short_spec_has_the_first_keys_to_change(name: str, keys: str) -> None
     ]  # fmt: skip
     assert "  env: Other-v0" in template.init_text(name, "Other-v0").splitlines()
     assert template.init_text() == template.init_text("dqn")
-    with pytest.raises(SpecError, match=r"init: 'dqnn' given 'dqnn' .did you mean dqn"):
+    with pytest.raises(SpecError, match=r"--algorithm: given 'dqnn' .did you mean dqn"):
         template.init_text("dqnn")
 
 

@@ -121,7 +121,8 @@ UNIT = {"activation": "relu", "layers": [4, 8, 4]}
 def test_a_description_says_what_a_program_needs(algorithm, network, outputs, action):
     policy = untrained(hidden=[8], **algorithm)
     expected = {"schema": 1, "algorithm": algorithm["name"], "env": "E-v0", "network": network,
-                "outputs": outputs, "pixels": [], "normalise": None}  # fmt: skip
+                "outputs": outputs, "observations": [{"path": [], "shape": [4]}],
+                "pixels": [], "normalise": None}  # fmt: skip
     assert description(policy) == expected
     assert policy.act(np.zeros(4)).tolist() == action
     assert policy.act(np.zeros((2, 4))).tolist() == [action, action]
@@ -140,7 +141,7 @@ def test_a_table_takes_states_alone() -> None:
     assert policy.act(5).tolist() == 4
     assert policy.act([0, 5]).tolist() == [4, 4]
     for wrong in (-1, 6, [0, 6]):
-        with pytest.raises(ValueError, match="the policy knows states below 6"):
+        with pytest.raises(ValueError, match="its space has 0 … 5"):
             policy.act(wrong)
     with pytest.raises(ValueError, match=r"have shape \(1, 1\); the policy takes \(B,\), numbers"):
         policy.act([[1]])

@@ -24,6 +24,9 @@ GRACE_S = 0.5
 LONG_S = 3600.0
 """Longest single wait in seconds: system calls accept no infinite time."""
 
+LISTENER = "pearl solver"
+"""Name of a thread that reads answers."""
+
 SPARE = 2
 """Largest number of processes that wait for the next solve."""
 
@@ -48,7 +51,8 @@ class _Process:
         )
         self._answers: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Pipes have no time limit on every system; a queue has.
-        threading.Thread(target=self._listen, daemon=True, name="pearl solver").start()
+        self._listener = threading.Thread(target=self._listen, daemon=True, name=LISTENER)
+        self._listener.start()
 
     def _listen(self) -> None:
         assert self.child.stdout is not None
@@ -85,6 +89,7 @@ class _Process:
         self.child.kill()
         self.drop()
         self.child.wait()
+        self._listener.join(1.0)
 
 
 _lock = threading.Lock()

@@ -475,7 +475,7 @@ WIDEST = float(np.finfo(np.float32).max)
 
 def in_float32(bound: float) -> float:
     """A bound of an action as float32 has it: infinite if it is beyond the largest number."""
-    return bound if abs(bound) <= WIDEST else math.copysign(math.inf, bound)
+    return math.copysign(math.inf, bound) if abs(bound) > WIDEST else bound  # also not a number
 
 
 def too_wide(low: float, high: float) -> bool:
