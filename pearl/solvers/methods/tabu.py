@@ -332,21 +332,24 @@ class TabuSearch:
         self.value = np.array([np.inf, 0.0])  # best makespan, moves since then
         self.tabu = np.zeros((n, s.lanes), np.int64)
         self.state = np.array([seed * 2 + 1, 0], np.uint64)  # random state; moves made
+        self._move(0, 0.0)  # numba takes time to load, and would lose a Ctrl-C amid `run`
+
+    def _move(self, moves: int, enough: float) -> None:
+        from pearl.solvers.methods.tabu_native import search
+
+        search(
+            self.shop, self.copies, self.way, self.ahead, self.behind, self.best_way,
+            self.best_ahead, self.best_behind, self.best_start, self.value, self.tabu, self.state,
+            moves, STALE, enough,
+        )  # fmt: skip
 
     def run(self, moves: int, deadline: float, enough: float) -> float:
         """Make `moves` moves, or stop at the deadline (`time.monotonic()` seconds) or at a makespan
         of `enough` seconds; return the best makespan so far."""
-        from pearl.solvers.methods.tabu_native import search  # numba takes time to load
-
-        s = self.shop
         done = 0
-        chunk = max(1, CHUNK * FEW // max(FEW, len(s.first)))
+        chunk = max(1, CHUNK * FEW // max(FEW, len(self.shop.first)))
         while done < moves and self.value[0] > enough and time.monotonic() < deadline:
             look()
-            search(
-                s, self.copies, self.way, self.ahead, self.behind, self.best_way, self.best_ahead,
-                self.best_behind, self.best_start, self.value, self.tabu, self.state,
-                min(chunk, moves - done), STALE, enough,
-            )  # fmt: skip
+            self._move(min(chunk, moves - done), enough)
             done += chunk
         return float(self.value[0])
