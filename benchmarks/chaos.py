@@ -112,7 +112,7 @@ def widened() -> None:
     """This host, seen with `CORES` cores."""
     from pearl_devices.system import host_system
 
-    host_system.usable_cpus = lambda: list(range(CORES))
+    host_system.usable_cpus = lambda: list(range(CORES))  # type: ignore[method-assign]
 
 
 def child(arguments: list[str]) -> None:

@@ -87,7 +87,7 @@ def main(arguments: list[str]) -> None:
         from pearl_devices.system import host_system
 
         cores, arguments = int(arguments[1]), arguments[2:]
-        host_system.usable_cpus = lambda: list(range(cores))
+        host_system.usable_cpus = lambda: list(range(cores))  # type: ignore[method-assign]
         watch_firings(Path(arguments[0]))
     else:
         watch_steps(Path(arguments[0]))
