@@ -19,6 +19,7 @@ from pearl.planning.runs import load_run
 from pearl.population.driver import Ending, StageEnd
 from pearl.population.run_files import SweepFolder
 from pearl.population.schedulers import RunStage
+from pearl.runtime.child_program import ChildProgram
 from pearl.runtime.processes import Process
 from pearl.runtime.processes import start_process as start
 from pearl_devices.system import host_system
@@ -170,13 +171,15 @@ def start_process(arguments: Sequence[str], cores: Sequence[int], log: Path) -> 
         output.write(f"$ pearl {shlex.join(arguments)}\n".encode())
         output.flush()
         return start(
-            "pearl.cli:main",
-            arguments,
-            stdin=empty_input.fileno(),
-            output=output.fileno(),
-            environment=threads,
-            cores=cores,
-            dies_by=signal.SIGTERM,
+            ChildProgram(
+                "pearl.cli:main",
+                arguments,
+                stdin=empty_input.fileno(),
+                output=output.fileno(),
+                environment=threads,
+                cores=cores,
+                dies_by=signal.SIGTERM,
+            )
         )
 
 

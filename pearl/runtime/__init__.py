@@ -1,3 +1,3 @@
 """Running a plan: lanes that execute bound kernels, and the clock that times them."""
 
-__all__ = ["child_process", "clock", "cpu_wait", "processes"]
+__all__ = ["child_process", "child_program", "clock", "cpu_wait", "processes"]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from pearl.runtime.child_program import ChildProgram
 from pearl.runtime.processes import start_process
 from pearl_devices.exit_status import describe_exit
 from pearl_devices.primitives.code_cache import sources
@@ -56,9 +57,8 @@ class ChildProcess:
         )
         try:
             # Output of an environment is no reply: standard output goes to standard error.
-            self._child = start_process(
-                program, [], stdin=child_request_end, output=2, handles=[child_reply_end, *handles]
-            )
+            given = [child_reply_end, *handles]
+            self._child = start_process(ChildProgram(program, [], child_request_end, 2, given))
         finally:
             os.close(child_reply_end)
             os.close(child_request_end)

@@ -29,11 +29,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import IO, Any
 
+from pearl.runtime.child_program import KILL, ChildProgram
 from pearl_devices.system import host_system
 
 PACKET_BYTES = 1 << 20
@@ -49,9 +50,6 @@ AT_IMPORT = ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_", "VECLIB_", "KMP_", "NUMBA_
 """Prefixes of the environment variables that libraries read while they are imported: a server only
 serves children with the same values."""
 
-KILL = int(getattr(signal, "SIGKILL", signal.SIGTERM))
-"""The signal that ends a process at once."""
-
 ENDING = (signal.SIGINT, *host_system.ENDING)
 
 
@@ -63,38 +61,18 @@ class ForkedProcess:
     cpu_s: CPU-seconds of the process and its ended children, after its end.
     """
 
-    def __init__(
-        self,
-        program: str,
-        arguments: Sequence[str],
-        *,
-        stdin: int,
-        output: int,
-        handles: Collection[int] = (),
-        environment: Mapping[str, str] | None = None,
-        cores: Collection[int] = (),
-        dies_by: int = KILL,
-    ) -> None:
+    def __init__(self, child: ChildProgram) -> None:
         """
-        program: `module:function`; the function runs in the child, and returns its exit status.
-        arguments: `sys.argv[1:]` of the child.
-        stdin, output: file descriptors; output is for both standard output and standard error.
-        handles: further file descriptors; for each of them, `OLD=NEW`, the numbers here and in the
-            child, follows the arguments.
-        environment: variables that replace those of `os.environ` or are added to them.
-        cores: cores on which the child may run; default those of this process.
-        dies_by: the signal that the child gets if this process ends before it.
-
         Raises:
             OSError: there are too many file descriptors, or no server can be started.
         """
-        if len(handles) > HANDLES:
+        if len(child.handles) > HANDLES:
             raise OSError(
-                f"a process of {program} would get {len(handles)} file descriptors; {HANDLES} are "
-                "the most: use fewer lanes"
+                f"a process of {child.program} would get {len(child.handles)} file descriptors; "
+                f"{HANDLES} are the most: use fewer lanes"
             )
         path = os.pathsep.join(place for place in sys.path if place)
-        variables = {**os.environ, "PYTHONPATH": path, **(environment or {})}
+        variables = {**os.environ, "PYTHONPATH": path, **child.environment}
         self.returncode: int | None = None
         self.cpu_s = 0.0
         self._pid, self._rest, self._reading = 0, b"", threading.Lock()
@@ -102,18 +80,20 @@ class ForkedProcess:
         os.set_blocking(reads, False)
         self._status = open(host_system.high(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
         order = {
-            "program": program,
-            "arguments": list(arguments),
-            "handles": list(handles),
+            "program": child.program,
+            "arguments": list(child.arguments),
+            "handles": list(child.handles),
             "environment": variables,
-            "cores": sorted(cores or host_system.usable_cpus()),
-            "dies_by": int(dies_by),
+            "cores": sorted(child.cores or host_system.usable_cpus()),
+            "dies_by": int(child.dies_by),
             "path": sys.path,
             "folder": os.getcwd(),
             "imports": [name for name in ("torch",) if name in sys.modules],
         }
         try:
-            self._server = _request(order, [writes, stdin, output, *handles], variables)
+            self._server = _request(
+                order, [writes, child.stdin, child.output, *child.handles], variables
+            )
         finally:
             os.close(writes)
         self._server.children = [c for c in self._server.children if c.returncode is None] + [self]

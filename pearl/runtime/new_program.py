@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 
+from pearl.runtime.child_program import ChildProgram
 from pearl_devices.system import host_system
 
 POLL_S = 0.005
@@ -25,38 +25,26 @@ POLL_S = 0.005
 class NewProgram:
     """A process with the interface of `ForkedProcess`."""
 
-    def __init__(
-        self,
-        program: str,
-        arguments: Sequence[str],
-        *,
-        stdin: int,
-        output: int,
-        handles: Collection[int] = (),
-        environment: Mapping[str, str] | None = None,
-        cores: Collection[int] = (),
-        dies_by: int = signal.SIGTERM,
-    ) -> None:
-        """As `ForkedProcess`. cores: where the system can bind a process to them.
-
+    def __init__(self, child: ChildProgram) -> None:
+        """
         Raises:
             OSError: the process cannot be started.
         """
         path = os.pathsep.join(place for place in sys.path if place)
-        here = [str(os.getpid()), str(int(dies_by)), ",".join(map(str, sorted(cores)))]
-        numbers = [f"{handle}={handle}" for handle in handles]
+        here = [str(os.getpid()), str(int(child.dies_by)), ",".join(map(str, sorted(child.cores)))]
+        numbers = [f"{handle}={handle}" for handle in child.handles]
         self.returncode: int | None = None
         self.cpu_s = 0.0
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "pearl.runtime.new_program", *here),
-                *(program, *arguments, *numbers),
+                *(child.program, *child.arguments, *numbers),
             ],
-            stdin=stdin,
-            stdout=output,
-            stderr=output,
-            pass_fds=handles,
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            stdin=child.stdin,
+            stdout=child.output,
+            stderr=child.output,
+            pass_fds=child.handles,
+            env={**os.environ, "PYTHONPATH": path, **child.environment},
             start_new_session=True,  # only the parent gets a terminal's Ctrl-C
         )
         self.pid = self._process.pid

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pearl.runtime import fork_server, new_program
+from pearl.runtime.child_program import ChildProgram
 from pearl.runtime.fork_server import ForkedProcess
 from pearl.runtime.new_program import NewProgram
 from pearl_devices.system import host_system
 
 Process = ForkedProcess | NewProgram
 
-start_process: Callable[..., Process] = ForkedProcess if host_system.FORKS else NewProgram
-"""Start a process; its arguments are those of `ForkedProcess`."""
+
+def start_process(child: ChildProgram) -> Process:
+    """Start a process.
+
+    Raises:
+        OSError: it cannot be started, or it would get too many file descriptors.
+    """
+    return ForkedProcess(child) if host_system.FORKS else NewProgram(child)
 
 
 def cpu_s() -> float:

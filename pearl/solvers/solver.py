@@ -61,10 +61,11 @@ is stopped."""
 CHEAP_S = 0.2
 """Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
-ASSEMBLING_S, WIRING_S, CHECKING_S, ASSEMBLING = 5e-5, 3e-5, 4e-5, 0.6
+ASSEMBLING_S, WIRING_S, CHECKING_S, TASK_S, ASSEMBLING = 5e-5, 3e-5, 4e-5, 2e-4, 0.6
 """Time to check and build a plan: seconds per firing and per message of an edge in an iteration
 (0.45 CPU-seconds measured for 4,097 firings and 8,192 messages), seconds per task or copy on each
-device (20 µs measured), and the largest share of the time limit."""
+device (20 µs measured), seconds per task or copy (assumed: with less, the search of a chain of
+3,000 tasks ends too late, and the spare plan is taken), and the largest share of the time limit."""
 
 BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
 """Time to make any plan, in seconds per firing (measured on one core: the expansion, the channels
@@ -335,7 +336,7 @@ def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
     places = len(problem.costs.platform.devices) * copies
     graph = problem.graph
     messages = sum(max(graph.repetition[e.src], graph.repetition[e.dst]) for e in graph.edges)
-    each_s = ASSEMBLING_S * firings + WIRING_S * messages + CHECKING_S * places
+    each_s = ASSEMBLING_S * firings + WIRING_S * messages + CHECKING_S * places + TASK_S * copies
     return min(ASSEMBLING * time_limit_s, each_s)
 
 

@@ -120,16 +120,16 @@ def test_the_last_lines_of_a_log_are_quoted(log, text, tmp_path):
 
 
 def test_a_process_is_pinned_and_ends_with_this_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_executor, "start", lambda *given, **more: (given, more))
+    monkeypatch.setattr(local_executor, "start", lambda child: child)
     log = tmp_path / "logs" / "run.log"
     local_executor.start_process(["train"], [1], log)
-    given, more = local_executor.start_process(["train", "a b"], [2, 4], log)
+    child = local_executor.start_process(["train", "a b"], [2, 4], log)
     assert log.read_text() == "$ pearl train\n$ pearl train 'a b'\n"
-    assert given == ("pearl.cli:main", ["train", "a b"])
+    assert (child.program, child.arguments) == ("pearl.cli:main", ["train", "a b"])
     names = ("OMP", "OPENBLAS", "MKL", "NUMBA", "NUMEXPR", "VECLIB_MAXIMUM")
-    assert more.pop("environment") == {f"{name}_NUM_THREADS": "2" for name in names}
-    assert more.pop("stdin") != more.pop("output")
-    assert more == {"cores": [2, 4], "dies_by": signal.SIGTERM}
+    assert child.environment == {f"{name}_NUM_THREADS": "2" for name in names}
+    assert child.stdin != child.output
+    assert (child.cores, child.dies_by) == ([2, 4], signal.SIGTERM)
 
 
 class Files:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pearl.runtime import fork_server
+from pearl.runtime.child_program import ChildProgram
 from pearl.runtime.fork_server import ForkedProcess
 
 LONG_S = 120.0
@@ -24,13 +25,9 @@ def forked(program, *arguments, **options):
     reads, writes = os.pipe()
     with open(os.devnull, "rb") as nothing, open(reads, "rb") as output:
         try:
-            process = ForkedProcess(
-                f"tests.runtime.forked:{program}",
-                arguments,
-                stdin=nothing.fileno(),
-                output=writes,
-                **options,
-            )
+            program = f"tests.runtime.forked:{program}"
+            given = nothing.fileno(), writes
+            process = ForkedProcess(ChildProgram(program, arguments, *given, **options))
         finally:
             os.close(writes)
         try:
@@ -125,11 +122,12 @@ def test_a_server_that_was_killed_takes_its_children_along_and_has_a_successor()
 
 SCRIPT = """
 import os, sys
+from pearl.runtime.child_program import ChildProgram
 from pearl.runtime.fork_server import ForkedProcess
 print("the script runs", flush=True)
 with open(os.devnull, "rb") as nothing:
-    process = ForkedProcess(
-        "tests.runtime.forked:sleep", [], stdin=nothing.fileno(), output=1, dies_by={dies_by})
+    process = ForkedProcess(ChildProgram(
+        "tests.runtime.forked:sleep", [], nothing.fileno(), 1, dies_by={dies_by}))
 process.wait()
 """
 

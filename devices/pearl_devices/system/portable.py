@@ -17,13 +17,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from pearl_devices.system.chip import Chip
+from pearl_devices.system.everywhere import (
+    all_queued_s,
+    cpu_quota,
+    cpu_s,
+    ended_with,
+    family_cpu_s,
+    free_bytes,
+    name_process,
+    pin,
+    psutil,
+    queued_s,
+    stolen_s,
+    watch_end,
+)
+
+__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "ended_with", "family_cpu_s", "free_bytes"]
+__all__ += ["name_process", "pin", "queued_s", "stolen_s", "watch_end"]
 
 NAME = "macOS" if sys.platform == "darwin" else "Unix"
 FORKS, PROCESSES, INTERRUPTS, PINS = False, True, True, False
@@ -60,17 +76,9 @@ def sysctl_number(name: str) -> int | None:
     return None if found is None else int.from_bytes(found, sys.byteorder)
 
 
-def _psutil() -> Any:
-    return import_module("psutil")
-
-
 def usable_cpus() -> list[int]:
     fast = sysctl_number("hw.perflevel0.physicalcpu") if sys.platform == "darwin" else None
     return list(range(fast or os.cpu_count() or 1))
-
-
-def cpu_quota() -> float | None:
-    return None
 
 
 def chip() -> Chip:
@@ -80,7 +88,7 @@ def chip() -> Chip:
     }
     memory, memory_source = sysctl_number("hw.memsize"), "sysctl, hw.memsize"
     if memory is None:
-        memory, memory_source = _psutil().virtual_memory().total, "psutil, virtual memory"
+        memory, memory_source = psutil().virtual_memory().total, "psutil, virtual memory"
     return Chip(
         model=(sysctl("machdep.cpu.brand_string") or b"").rstrip(b"\0").decode(errors="replace"),
         cores=len(usable_cpus()),
@@ -93,35 +101,6 @@ def chip() -> Chip:
     )
 
 
-def pin(cores: Collection[int]) -> None:
-    """There is no such call."""
-
-
-def queued_s(process: int, thread: int) -> float | None:
-    return None
-
-
-def all_queued_s() -> float | None:
-    return None
-
-
-def stolen_s() -> float:
-    return 0.0
-
-
-def cpu_s(process: int) -> float | None:
-    psutil = _psutil()
-    try:
-        used = psutil.Process(process).cpu_times()
-    except psutil.Error:
-        return None
-    return float(used.user + used.system)
-
-
-def family_cpu_s(process: int) -> float | None:
-    return cpu_s(process)
-
-
 def own_cpu_s() -> float:
     spent = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(s.ru_utime + s.ru_stime for s in spent)
@@ -130,11 +109,6 @@ def own_cpu_s() -> float:
 def peak_bytes() -> int:
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def free_bytes() -> tuple[float | None, float]:
-    psutil = _psutil()
-    return float(psutil.virtual_memory().available), float(psutil.swap_memory().free)
 
 
 def share_memory(name: str, size: int) -> int:
@@ -198,10 +172,6 @@ def end_with_parent(parent: int, number: int) -> None:
     threading.Thread(target=watch, daemon=True, name="pearl parent").start()
 
 
-def name_process(name: str) -> None:
-    """There is no such call; the command line of a program that was started anew names it."""
-
-
 def ended(child: int, *, wait: bool = False) -> tuple[int, float] | None:
     number, status, used = os.wait4(child, 0 if wait else os.WNOHANG)
     if not number:
@@ -223,19 +193,11 @@ def kill_group(process: int) -> None:
         os.killpg(process, signal.SIGKILL)
 
 
-def watch_end(process: int) -> int | None:
-    return None
-
-
 def is_stopped(process: int) -> bool:
     ask = ["ps", "-o", "stat=", "-p", str(process)]
     with suppress(OSError, subprocess.TimeoutExpired):
         return subprocess.run(ask, capture_output=True, timeout=5.0).stdout.strip()[:1] == b"T"
     return False
-
-
-def ended_with(process: int) -> int | None:
-    return None
 
 
 def high(handle: int) -> int:

@@ -10,13 +10,30 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pearl_devices.system.chip import Chip
+from pearl_devices.system.everywhere import (
+    all_queued_s,
+    cpu_quota,
+    cpu_s,
+    ended_with,
+    family_cpu_s,
+    free_bytes,
+    name_process,
+    pin,
+    psutil,
+    queued_s,
+    stolen_s,
+    watch_end,
+)
+
+__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "ended_with", "family_cpu_s", "free_bytes"]
+__all__ += ["name_process", "pin", "queued_s", "stolen_s", "watch_end"]
 
 NEW_PROCESS_GROUP = 0x200
 """Flag of CreateProcess, CREATE_NEW_PROCESS_GROUP."""
@@ -31,22 +48,13 @@ LOCKED_AT = 1 << 30
 """Byte that a lock takes: others cannot read the locked bytes of a file."""
 
 
-def _psutil() -> Any:
-    return import_module("psutil")
-
-
 def usable_cpus() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def cpu_quota() -> float | None:
-    return None
-
-
 def chip() -> Chip:
-    psutil = _psutil()
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    memory = float(psutil.virtual_memory().total)
+    cores = psutil().cpu_count(logical=False) or os.cpu_count() or 1
+    memory = float(psutil().virtual_memory().total)
     return Chip(
         cores=cores,
         cores_source="psutil, physical cores",
@@ -55,47 +63,13 @@ def chip() -> Chip:
     )
 
 
-def pin(cores: Collection[int]) -> None:
-    """Not offered."""
-
-
-def queued_s(process: int, thread: int) -> float | None:
-    return None
-
-
-def all_queued_s() -> float | None:
-    return None
-
-
-def stolen_s() -> float:
-    return 0.0
-
-
-def cpu_s(process: int) -> float | None:
-    psutil = _psutil()
-    try:
-        used = psutil.Process(process).cpu_times()
-    except psutil.Error:
-        return None
-    return float(used.user + used.system)
-
-
-def family_cpu_s(process: int) -> float | None:
-    return cpu_s(process)
-
-
 def own_cpu_s() -> float:
     return sum(os.times()[:4])
 
 
 def peak_bytes() -> int:
-    used = _psutil().Process().memory_info()
+    used = psutil().Process().memory_info()
     return int(getattr(used, "peak_wset", used.rss))
-
-
-def free_bytes() -> tuple[float | None, float]:
-    psutil = _psutil()
-    return float(psutil.virtual_memory().available), float(psutil.swap_memory().free)
 
 
 def share_memory(name: str, size: int) -> int:
@@ -141,10 +115,6 @@ def end_with_parent(parent: int, number: int) -> None:
     """Not offered: no child of this project is started."""
 
 
-def name_process(name: str) -> None:
-    """There is no such call."""
-
-
 def ended(child: int, *, wait: bool = False) -> tuple[int, float] | None:
     return None
 
@@ -162,16 +132,8 @@ def kill_group(process: int) -> None:
     kill(process)
 
 
-def watch_end(process: int) -> int | None:
-    return None
-
-
 def is_stopped(process: int) -> bool:
     return False
-
-
-def ended_with(process: int) -> int | None:
-    return None
 
 
 def high(handle: int) -> int:

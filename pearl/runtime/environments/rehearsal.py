@@ -8,7 +8,6 @@ bounded. Nothing is trained.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -182,15 +181,15 @@ def rehearse(system: System) -> Rehearsal:
     from pearl_devices.primitives.envs.asked import is_fault
     from pearl_devices.primitives.envs.border import WrongInterface
     from pearl_devices.primitives.envs.env_step import describe
+    from pearl_devices.primitives.envs.global_generators import generators_from
 
     try:
         stage = Stage(system)
     except UnsupportedError as error:
         return Rehearsal((str(error),))
     limit_s = system.train.env_time_limit or TIME_LIMIT_S
-    states = random.getstate(), np.random.get_state()
     try:
-        with interrupting_overdue_envs({"check": stage}, limit_s):
+        with generators_from(SEED), interrupting_overdue_envs({"check": stage}, limit_s):
             actions = stage.actions()
             first = stage.play(actions)
             again = stage.play(actions[: len(first.rewards)])
@@ -203,8 +202,6 @@ def rehearse(system: System) -> Rehearsal:
             return Rehearsal(notes=(f"{text}; training would make the environment again",))
         return Rehearsal((text,))
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
         with suppress(Exception):  # it may have failed; a failing close does not matter
             stage.env.close()
 
@@ -253,11 +250,12 @@ def _difference(one: Episode, other: Episode) -> str:
 
 def _follows_global_generators(stage: Stage, actions: list[Any]) -> bool:
     """Whether episodes are equal once Python's and numpy's global generators are seeded."""
+    from pearl_devices.primitives.envs.global_generators import generators_from
+
     found = []
     for _ in range(2):
-        random.seed(SEED)
-        np.random.seed(SEED)
-        found.append(stage.play(actions))
+        with generators_from(SEED):
+            found.append(stage.play(actions))
     return not _difference(*found)
 
 
