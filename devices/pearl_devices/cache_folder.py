@@ -28,7 +28,7 @@ def doubts(folder: Path) -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         return "it is no folder"
-    if found.st_uid not in (0, host_system.user()):
+    if found.st_uid not in (0, host_system.find_user()):
         return f"it belongs to user {found.st_uid}"
     if found.st_mode & 0o022:
         return "others may write it (`chmod 700` ends that)"

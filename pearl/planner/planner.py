@@ -28,7 +28,7 @@ from pearl.spec.reading import System, load
 from pearl.spec.user_code import build_graph
 from pearl_devices import DeviceKindError, FigureError, offers
 from pearl_devices.base import WIDE
-from pearl_devices.system import host_system, no_processes
+from pearl_devices.system import explain_no_processes, host_system
 from pearl_estimators import estimate
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import calibrator
@@ -286,7 +286,7 @@ def place_evaluation(plan: Plan, graph: TaskGraph, system: System) -> Evaluation
             "evaluation; set it to pauses, or let the kind estimate kernels of evaluation"
         )
     if requested == "lane" and not host_system.PROCESSES:
-        raise SpecError(f"train.evaluate_in: lane: {no_processes()}; set it to pauses")
+        raise SpecError(f"train.evaluate_in: lane: {explain_no_processes()}; set it to pauses")
     if cost is None:
         return None
     every = math.ceil(system.train.evaluate_every / graph.env_steps)

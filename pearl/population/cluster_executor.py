@@ -171,7 +171,7 @@ def remove_stale() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):
             status = folder.stat()
-            if status.st_uid != host_system.user() or time.time() - status.st_mtime < STALE_S:
+            if status.st_uid != host_system.find_user() or time.time() - status.st_mtime < STALE_S:
                 continue
             with (folder / LOCK_FILE).open("rb") as lock_file:
                 host_system.lock(lock_file.fileno())

@@ -35,7 +35,7 @@ from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
 from pearl.training.run import end_solvers
-from pearl_devices.system import host_system, no_processes
+from pearl_devices.system import explain_no_processes, host_system
 from pearl_devices.validation import check_type
 
 RESTARTS = 2
@@ -95,7 +95,9 @@ def sweep(
         raise SpecError(*problems)
     folder = Path(out) if out is not None else None
     if not dry_run and not host_system.PROCESSES:
-        raise SpecError(f"sweep: its runs are processes: {no_processes()}; run them one by one")
+        raise SpecError(
+            f"sweep: its runs are processes: {explain_no_processes()}; run them one by one"
+        )
     stored = load_sweep_file(folder, resume=resume) if folder and not dry_run else None
     runner = SweepRunner(spec, set or {}, population, kind, options, folder, watch, stored, on)
     watch.print_event(runner.schedule)

@@ -52,8 +52,8 @@ class ChildProcess:
         reply_end, child_reply_end = os.pipe()
         child_request_end, request_end = os.pipe()
         self._lines, self._requests = (
-            os.fdopen(host_system.high(reply_end)),
-            os.fdopen(host_system.high(request_end), "wb"),
+            os.fdopen(host_system.move_up(reply_end)),
+            os.fdopen(host_system.move_up(request_end), "wb"),
         )
         try:
             # Output of an environment is no reply: standard output goes to standard error.
@@ -141,7 +141,7 @@ class ParentConnection:
 
     def __init__(self) -> None:
         pairs = [pair.split("=") for pair in sys.argv[1:]]
-        self._handles = {int(old): host_system.high(int(new)) for old, new in pairs}
+        self._handles = {int(old): host_system.move_up(int(new)) for old, new in pairs}
         self._replies = os.fdopen(next(iter(self._handles.values())), "w")
         self._lock = threading.Lock()
 

@@ -78,7 +78,7 @@ class ForkedProcess:
         self._pid, self._rest, self._reading = 0, b"", threading.Lock()
         reads, writes = os.pipe()
         os.set_blocking(reads, False)
-        self._status = open(host_system.high(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
+        self._status = open(host_system.move_up(reads), "rb", buffering=0)  # noqa: SIM115 (until the process has ended)
         order = {
             "program": child.program,
             "arguments": list(child.arguments),
@@ -180,7 +180,7 @@ class _Server:
         self.children: list[ForkedProcess] = []
         ours, its = host_system.packet_pair(PACKET_BYTES)
         with its:
-            self.requests = socket.socket(fileno=host_system.high(ours.detach()))
+            self.requests = socket.socket(fileno=host_system.move_up(ours.detach()))
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "pearl.runtime.fork_server", str(its.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -274,7 +274,7 @@ def serve(requests: socket.socket) -> int:
         for handle in ready & running.keys():
             child, answers = running.pop(handle)
             os.close(handle)
-            if (end := host_system.ended(child, wait=True)) is not None:
+            if (end := host_system.collect_end(child, wait=True)) is not None:
                 _say(answers, pid=child, status=end[0], cpu_s=end[1])
             os.close(answers)
         if requests.fileno() not in ready:

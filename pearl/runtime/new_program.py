@@ -52,7 +52,7 @@ class NewProgram:
 
     def poll(self) -> int | None:
         """The exit status; None while the process runs."""
-        if self.returncode is None and (end := host_system.ended(self.pid)) is not None:
+        if self.returncode is None and (end := host_system.collect_end(self.pid)) is not None:
             self._process.returncode = self.returncode = end[0]
             self.cpu_s = end[1]
             _started.remove(self)

@@ -24,7 +24,7 @@ from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl_devices import Platform, UnsupportedError, backend, torch_threads
 from pearl_devices.kernels.interface import OBSERVED, changes
-from pearl_devices.system import host_system, no_processes
+from pearl_devices.system import explain_no_processes, host_system
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Hosting
@@ -68,7 +68,9 @@ class CompiledPlan:
             SpecError: the ways out.
         """
         if self.hosting in ("processes", "ray") and not host_system.PROCESSES:
-            raise SpecError(f"train.lanes: {self.hosting}: {no_processes()}; set it to threads")
+            raise SpecError(
+                f"train.lanes: {self.hosting}: {explain_no_processes()}; set it to threads"
+            )
 
     def check_torch_threads(self) -> None:
         """Refuse lanes in threads if one uses several threads of torch and another calls torch.

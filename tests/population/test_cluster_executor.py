@@ -200,7 +200,7 @@ def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
         folder.mkdir(exist_ok=True)
         (folder / cluster_executor.LOCK_FILE).touch()
         os.utime(folder, (at, at))
-    monkeypatch.setattr(host_system, "user", lambda: -1)
+    monkeypatch.setattr(host_system, "find_user", lambda: -1)
     cluster_executor.remove_stale()
     assert stale.exists()  # of another user
     monkeypatch.undo()

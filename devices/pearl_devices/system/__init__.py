@@ -132,7 +132,7 @@ class HostSystem(Protocol):
     def name_process(self, name: str) -> None:
         """Show a name in lists of processes."""
 
-    def ended(self, child: int, *, wait: bool = False) -> tuple[int, float] | None:
+    def collect_end(self, child: int, *, wait: bool = False) -> tuple[int, float] | None:
         """Return the exit status and the CPU-seconds of a child of this process, once; None while
         it runs. wait: until it has ended."""
 
@@ -151,11 +151,11 @@ class HostSystem(Protocol):
     def is_stopped(self, process: int) -> bool:
         """Return whether a process was halted, as by Ctrl-Z."""
 
-    def ended_with(self, process: int) -> int | None:
+    def read_wait_status(self, process: int) -> int | None:
         """Return the wait status of a child of another process that nobody has collected; None if
         the system does not tell."""
 
-    def high(self, handle: int) -> int:
+    def move_up(self, handle: int) -> int:
         """Return another number of an open file, a high one if there is one, and close this one.
 
         A new file gets the lowest free number. If code of the user closes all low numbers, a number
@@ -181,7 +181,7 @@ class HostSystem(Protocol):
     def set_mode(self, handle: int, mode: int, owner: tuple[int, int] | None) -> None:
         """Set the mode of an open file, and its owner (user, group) if this user may."""
 
-    def user(self) -> int | None:
+    def find_user(self) -> int | None:
         """Return the number of this user; None if users have no numbers."""
 
 
@@ -192,7 +192,7 @@ def _name() -> str:
     return given or PARTS[1]
 
 
-def no_processes() -> str:
+def explain_no_processes() -> str:
     """Return why this system has no lanes, environments or runs in processes, and the way out."""
     return f"{host_system.NAME} starts no processes that share memory with PEARL; WSL does"
 

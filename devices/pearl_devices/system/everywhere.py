@@ -55,5 +55,5 @@ def watch_end(process: int) -> int | None:
     return None
 
 
-def ended_with(process: int) -> int | None:
+def read_wait_status(process: int) -> int | None:
     return None

@@ -19,22 +19,31 @@ from pearl_devices.system.portable import (
     NO_WAIT,
     HandleEvent,
     after_fork,
-    ended,
-    high,
+    collect_end,
+    find_user,
     kill,
     kill_group,
     kill_self,
     lock,
+    move_up,
     own_cpu_s,
     peak_bytes,
     set_mode,
     sync_folder,
-    user,
 )
 
 __all__ = ["ENDING", "NEW_GROUP", "NO_LINK", "NO_WAIT", "after_fork", "cpu_quota"]
-__all__ += ["ended", "free_bytes", "high", "kill", "kill_group", "kill_self", "lock", "own_cpu_s"]
-__all__ += ["peak_bytes", "set_mode", "sync_folder", "user"]
+__all__ += [
+    "collect_end",
+    "free_bytes",
+    "kill",
+    "kill_group",
+    "kill_self",
+    "lock",
+    "move_up",
+    "own_cpu_s",
+]
+__all__ += ["find_user", "peak_bytes", "set_mode", "sync_folder"]
 
 NAME = "Linux"
 FORKS, PROCESSES, INTERRUPTS, PINS = True, True, True, True
@@ -124,11 +133,11 @@ def packet_pair(most_bytes: int) -> tuple[socket.socket, socket.socket]:
 def share_memory(name: str, size: int) -> int:
     handle = os.memfd_create(name)
     os.ftruncate(handle, size)
-    return high(handle)
+    return move_up(handle)
 
 
 def new_wake_event(handles: Sequence[int] = ()) -> HandleEvent:
-    return HandleEvent(handles or (high(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)),))
+    return HandleEvent(handles or (move_up(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)),))
 
 
 def end_with_parent(parent: int, number: int) -> None:
@@ -152,7 +161,7 @@ def is_stopped(process: int) -> bool:
         return False
 
 
-def ended_with(process: int) -> int | None:
+def read_wait_status(process: int) -> int | None:
     try:
         fields = _stat(process)
         return int(fields[49]) if fields[0] == "Z" else None

@@ -27,18 +27,18 @@ from pearl_devices.system.everywhere import (
     all_queued_s,
     cpu_quota,
     cpu_s,
-    ended_with,
     family_cpu_s,
     free_bytes,
     name_process,
     pin,
     psutil,
     queued_s,
+    read_wait_status,
     stolen_s,
     watch_end,
 )
 
-__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "ended_with", "family_cpu_s", "free_bytes"]
+__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "family_cpu_s", "free_bytes", "read_wait_status"]
 __all__ += ["name_process", "pin", "queued_s", "stolen_s", "watch_end"]
 
 NAME = "macOS" if sys.platform == "darwin" else "Unix"
@@ -118,7 +118,7 @@ def share_memory(name: str, size: int) -> int:
     handle = int(memory.shm_open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     memory.shm_unlink(name)
     os.ftruncate(handle, size)
-    return high(handle)
+    return move_up(handle)
 
 
 def fork() -> int:
@@ -157,7 +157,7 @@ class HandleEvent:
 
 def new_wake_event(handles: Sequence[int] = ()) -> HandleEvent:
     if not handles:
-        handles = [high(handle) for handle in os.pipe()]
+        handles = [move_up(handle) for handle in os.pipe()]
         for handle in handles:
             os.set_blocking(handle, False)
     return HandleEvent(handles)
@@ -172,7 +172,7 @@ def end_with_parent(parent: int, number: int) -> None:
     threading.Thread(target=watch, daemon=True, name="pearl parent").start()
 
 
-def ended(child: int, *, wait: bool = False) -> tuple[int, float] | None:
+def collect_end(child: int, *, wait: bool = False) -> tuple[int, float] | None:
     number, status, used = os.wait4(child, 0 if wait else os.WNOHANG)
     if not number:
         return None
@@ -200,7 +200,7 @@ def is_stopped(process: int) -> bool:
     return False
 
 
-def high(handle: int) -> int:
+def move_up(handle: int) -> int:
     try:
         for least in (HIGH, 3):
             with suppress(OSError):
@@ -229,5 +229,5 @@ def set_mode(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
     os.fchmod(handle, mode)
 
 
-def user() -> int | None:
+def find_user() -> int | None:
     return os.geteuid()

@@ -21,18 +21,18 @@ from pearl_devices.system.everywhere import (
     all_queued_s,
     cpu_quota,
     cpu_s,
-    ended_with,
     family_cpu_s,
     free_bytes,
     name_process,
     pin,
     psutil,
     queued_s,
+    read_wait_status,
     stolen_s,
     watch_end,
 )
 
-__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "ended_with", "family_cpu_s", "free_bytes"]
+__all__ = ["all_queued_s", "cpu_quota", "cpu_s", "family_cpu_s", "free_bytes", "read_wait_status"]
 __all__ += ["name_process", "pin", "queued_s", "stolen_s", "watch_end"]
 
 NEW_PROCESS_GROUP = 0x200
@@ -115,7 +115,7 @@ def end_with_parent(parent: int, number: int) -> None:
     """Not offered: no child of this project is started."""
 
 
-def ended(child: int, *, wait: bool = False) -> tuple[int, float] | None:
+def collect_end(child: int, *, wait: bool = False) -> tuple[int, float] | None:
     return None
 
 
@@ -136,7 +136,7 @@ def is_stopped(process: int) -> bool:
     return False
 
 
-def high(handle: int) -> int:
+def move_up(handle: int) -> int:
     return handle
 
 
@@ -165,5 +165,5 @@ def set_mode(handle: int, mode: int, owner: tuple[int, int] | None) -> None:
     """Files have no such modes."""
 
 
-def user() -> int | None:
+def find_user() -> int | None:
     return None

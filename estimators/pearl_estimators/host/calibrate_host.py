@@ -323,7 +323,7 @@ def time_held_out(
 def _input_apart() -> int:
     """Return a new descriptor of the input; code of the user reads an empty one instead. It would
     wait for the parent, or take what the parent writes."""
-    watched, empty = host_system.high(os.dup(0)), os.open(os.devnull, os.O_RDONLY)
+    watched, empty = host_system.move_up(os.dup(0)), os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
     return watched

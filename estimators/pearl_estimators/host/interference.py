@@ -193,5 +193,5 @@ def _running_beside(call: Call) -> Iterator[_Other]:
     finally:
         os.close(ask)
         os.close(told)
-        host_system.ended(process, wait=True)
+        host_system.collect_end(process, wait=True)
         flag.close()

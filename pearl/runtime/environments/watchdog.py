@@ -51,7 +51,7 @@ class Watcher:
             OSError: there are too few handles or processes.
         """
         memory, report = host_system.share_memory("pearl watcher", watcher.SIZE), _new_file()
-        signals, told = map(host_system.high, os.pipe())
+        signals, told = map(host_system.move_up, os.pipe())
         try:
             self._memory = mmap.mmap(memory, watcher.SIZE)
             self._cells = memoryview(self._memory).cast("d")
@@ -123,7 +123,7 @@ class Watcher:
 def _new_file() -> int:
     """Return the handle of a file without a name."""
     with tempfile.TemporaryFile() as file:
-        return host_system.high(os.dup(file.fileno()))
+        return host_system.move_up(os.dup(file.fileno()))
 
 
 def _in_main_thread() -> bool:

@@ -166,7 +166,7 @@ class Watch:
 
     def cause(self) -> tuple[str, str]:
         """How the parent has ended, and where its code was, in words."""
-        ended = self.system.ended_with(self.parent)
+        ended = self.system.read_wait_status(self.parent)
         status = -1 if ended is None else ended
         text = os.pread(self.report, 1 << 16, 0).decode(errors="replace")
         first, _, rest = text.partition("\n")

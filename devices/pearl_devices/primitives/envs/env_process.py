@@ -278,7 +278,7 @@ def _end_with_input(children: list[int]) -> None:
         pass
     end_s = time.monotonic() + GRACE_S
     while (children or not host_system.FORKS) and time.monotonic() < end_s:
-        children = [c for c in children if host_system.ended(c) is None]
+        children = [c for c in children if host_system.collect_end(c) is None]
         time.sleep(0.005)
     host_system.kill_group(os.getpid())
 
