@@ -14,7 +14,7 @@ from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
 from tests import faulty_envs, learners
-from tests.lanes import cut, differing, spread, told, trained
+from tests.lanes import cut, differing, planned, replay_spec, spread, told, trained
 from tests.runtime.test_any_order import any_order_system, assert_bound_and_ratio, trainer_of
 from tests.runtime.test_faults import gym_plan
 from tests.runtime.test_protocol import (
@@ -26,6 +26,9 @@ from tests.runtime.test_protocol import (
     slack_plan,
     without_replay,
 )
+from tests.runtime.test_stop_word import Amid, cuts
+
+__all__ = ["cuts"]  # a fixture
 
 
 def apart(system, plan, together=0):
@@ -202,6 +205,23 @@ def test_a_run_goes_on_over_hosts_from_a_checkpoint_of_processes_and_back(tmp_pa
         again = Trainer(told(where[0], lanes=then), where[1], seed=3)
         assert again.train(steps=2000, out=folder, resume=True).status == "done"
         assert differing(alone("sac"), again) == []
+
+
+@pytest.mark.parametrize("then", ["threads", "ray"])
+def test_a_run_over_hosts_stops_amid_an_iteration_and_goes_on(then, cuts, tmp_path):
+    """Also a task is counted whose results no other host reads: here that which acts."""
+    system, plan = planned(
+        replay_spec("sac", {"policy_lag": 2, "prefetch": 1, "insertion_lag": 1}, replay_ratio=2)
+    )
+    where, whole = apart(system, plan), trained(system, plan, "one", steps=800)
+    cuts.append("first")
+    amid = Amid(whole.graph.updates)
+    trainer = Trainer(told(where[0], lanes="ray"), where[1], seed=3)
+    assert trainer.train(steps=800, out=tmp_path, callbacks=[amid]).status == "stopped"
+    assert trainer.session.state.under_way
+    again = Trainer(told(where[0], lanes=then), where[1], seed=3)
+    assert again.train(steps=800, out=tmp_path, resume=True).status == "done"
+    assert differing(whole, again) == []
 
 
 def test_in_any_order_over_hosts_the_bound_and_the_ratio_are_kept(often, tmp_path):

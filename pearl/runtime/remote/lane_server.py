@@ -144,6 +144,7 @@ class LaneServer:
         # The thread that sends sleeps in the place of the learner, which an actor wakes, or else
         # in the place after all lanes.
         self._sender = context.protocol.home if context.any_order else lanes
+        self._counted = [] if context.any_order else self.lane_group.tasks
 
     def _state(self) -> list[Any]:
         return self.lane_group.state(self.context.protocol, self.arrays)
@@ -244,7 +245,9 @@ class LaneServer:
 
     def _paused(self, at: int) -> Message:
         cpu_us = int(time.process_time() * 1e6)
-        text = {"at": at, "environments": external_envs.snapshot(self.environments)}
+        # No flow brings the counts of tasks whose results nobody else reads.
+        fired = {t: self.control.read(self.control.count_cell(t)) for t in self._counted}
+        text = {"at": at, "environments": external_envs.snapshot(self.environments), "fired": fired}
         return pack([STATE, at, cpu_us], self._state(), text)
 
     def end(self) -> dict[str, Any]:

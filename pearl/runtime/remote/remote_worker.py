@@ -261,6 +261,8 @@ class RemoteWorker(Worker):
             self._cpu_s = values[1] / 1e6
             self._outbound.traffic.state_bytes += message.nbytes
             self._environments = text
+            for task, count in text["fired"].items():
+                control.write(control.count_cell(task), count)
             for n in self.lane_group.lanes:
                 control.write(control.flushed_cell(n), text["at"])
         else:
