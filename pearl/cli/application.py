@@ -130,8 +130,8 @@ def say(text: str) -> None:
     print(text, file=_results[-1] if _results else sys.stdout, flush=True)
 
 
-def _take_standard_output() -> None:
-    """Let descriptor 1 be standard error, and `sys.stdout` write to what it was.
+def _take_standard_output() -> TextIO:
+    """Let descriptor 1 be standard error, and `sys.stdout` write to what it was; return it.
 
     C libraries and child processes write to the descriptor, some when the process ends.
     """
@@ -142,6 +142,16 @@ def _take_standard_output() -> None:
     line = os.isatty(own)
     stream = open(own, "w", 1 if line else -1, before.encoding, "replace")  # noqa: SIM115 (to the end)
     sys.stdout = stream  # `sys.__stdout__` writes to the descriptor, as code of the user does
+    return stream
+
+
+def _write_rest(output: TextIO) -> None:
+    """Write what is buffered. If its reader has ended, it goes nowhere: closing the stream, which
+    Python does at the end, would fail once more and say so."""
+    try:
+        output.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 @contextmanager
@@ -235,7 +245,7 @@ class _Notes(logging.Handler):
 def main() -> None:
     """Entry point of the `pearl` command."""
     _open_closed_streams()
-    _take_standard_output()
+    output = _take_standard_output()
     if given := os.environ.get("PEARL_CACHE_DIR"):  # code of the user may leave the working folder
         os.environ["PEARL_CACHE_DIR"] = os.path.abspath(given)
     log = logging.getLogger("pearl")
@@ -250,3 +260,5 @@ def main() -> None:
             app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    finally:
+        _write_rest(output)
