@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ FOLDERS = ("pearl", "devices", "estimators", "configs", "tests", "examples", "be
 def copy_of_tree(to: Path, patch: str = "") -> Path:
     """Copies the packages, configs and tests to `to` / tree and applies tests/recipes/`patch`.
 
-    A patch that does not fit the tree is an AssertionError with the words of `patch`.
+    A patch that does not fit the tree is an AssertionError with the file and the lines.
     """
     tree = to / "tree"
     for folder in FOLDERS:
@@ -24,11 +25,24 @@ def copy_of_tree(to: Path, patch: str = "") -> Path:
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "pearl_configs").symlink_to("configs")  # as the installed package is called
     if patch:
-        command = ["patch", "--strip=1", "--batch", "--forward", f"--directory={tree}"]
-        text = (ROOT / "tests" / "recipes" / patch).read_bytes()
-        done = subprocess.run(command, input=text, capture_output=True, check=False)
-        assert done.returncode == 0, f"{patch}: {done.stdout.decode()}{done.stderr.decode()}"
+        _apply(ROOT / "tests" / "recipes" / patch, tree)
     return tree
+
+
+def _apply(patch: Path, tree: Path) -> None:
+    """Applies a patch. Its lines are found by their content: a new machine may lack `patch`."""
+    for part in re.split(r"(?m)^--- ", patch.read_text())[1:]:
+        (name,) = re.findall(r"(?m)^\+\+\+ b/(\S+)", part)
+        file = tree / name
+        text = file.read_text() if file.exists() else ""
+        for hunk in re.split(r"(?m)^@@ .*\n", part)[1:]:
+            lines = hunk.splitlines(keepends=True)
+            before, after = ("".join(x[1:] for x in lines if x[0] in f" {s}") for s in "-+")
+            fits = text.count(before) == 1 if before else not text
+            assert fits, f"{patch.name}: {name}: {before}"
+            text = text.replace(before, after)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
 
 
 def python_in(
