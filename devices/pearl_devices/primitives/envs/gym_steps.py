@@ -18,7 +18,7 @@ from pearl_devices.primitives.envs.asked import (
     STEP,
     is_fault,
 )
-from pearl_devices.primitives.envs.border import Unfit, read_step, reset
+from pearl_devices.primitives.envs.border import Unfit, all_finite, read_step, reset
 from pearl_devices.primitives.envs.env_step import EnvStep, State
 from pearl_devices.primitives.envs.gym_make import (
     Single,
@@ -93,9 +93,9 @@ class SingleSteps(EnvStep):
             terminated[n], truncated[n] = stop, cut
             if stop or cut:
                 ended.append(n)
-        if not (self.finite(reward) and self.finite(raw_next)):
+        if not (all_finite(reward) and all_finite(raw_next)):
             ended = self.replace_non_finite(actions)
-        if self.cut.any():
+        if np.count_nonzero(self.cut):  # a tenth of the time of `any`
             truncated |= self.cut
             self.cut[:] = 0
         b["rng.env_step"][1] += np.uint64(1)
