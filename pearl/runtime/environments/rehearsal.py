@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl.runtime.environments.external_envs import TIME_LIMIT_S, interrupting_overdue_envs
+from pearl.runtime.environments.external_envs import TIME_LIMIT_S
+from pearl.runtime.environments.watchdog import env_time_limit
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -189,7 +190,8 @@ def rehearse(system: System) -> Rehearsal:
         return Rehearsal((str(error),))
     limit_s = system.train.env_time_limit or TIME_LIMIT_S
     try:
-        with generators_from(SEED), interrupting_overdue_envs({"check": stage}, limit_s):
+        stages = {"check": stage}
+        with generators_from(SEED), env_time_limit(stages, stages, limit_s):
             actions = stage.actions()
             first = stage.play(actions)
             again = stage.play(actions[: len(first.rewards)])
