@@ -152,7 +152,7 @@ class EnvStep(Asked):
 
     def count(self) -> None:
         """Write the next step and the running episode to the slot."""
-        self.slot[STEP] = int(self.buffers["rng.env_step"][1])
+        self.slot[STEP] = int(self.buffers["env.elapsed"][0]) + 1
         self.slot[EPISODE] = int(self.buffers["episode.count"][0]) + 1
 
     def refuse_masks(self, info: Any, env: Any = None) -> None:
@@ -219,11 +219,10 @@ class EnvStep(Asked):
     def fault(self, row: int | None, error: BaseException) -> str:
         """Return the text of a failure: the environment, the episode, the step and the error.
 
-        Episodes are counted over all environments of the task, from 1.
+        They are counted as in the slot (see `asked.SINCE`).
         """
-        b = self.buffers
-        at = f"{self.place(row)}, episode {b['episode.count'][0] + 1}"
-        return f"{at}, step {b['rng.env_step'][1]}: {describe(error)}"
+        episode, step = self.buffers["episode.count"][0] + 1, int(self.slot[STEP])
+        return f"{self.place(row)}, episode {episode}, step {step}: {describe(error)}"
 
     def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
         """Report a failure to `on_failure`.

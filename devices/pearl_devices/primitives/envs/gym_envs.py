@@ -93,7 +93,6 @@ class VectorEnvStep(EnvStep):
             self.start_anew()
         reward, terminated, truncated = self.step(self.env_actions())
         b["rng.env_step"][1] += np.uint64(1)
-        self.slot[STEP] += 1.0
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
         b["step.truncated"][:] = truncated
@@ -123,11 +122,14 @@ class VectorEnvStep(EnvStep):
         while True:
             tried, self.slot[SINCE] = tried + 1, 0.0
             row = error.row if isinstance(error, Unfit) else None
+            if row is not None and self.slot[STEP]:
+                self.slot[STEP] = b["env.elapsed"][row] + 1
             self.give_up(self.fault(row, error), tried, error, lost)
             try:
                 with suppress(Exception, SystemExit):  # it has failed; its close does not matter
                     self.env.close()
                 made = self.env = self.remake()
+                self.slot[STEP] = 0
                 self.slot[SINCE] = monotonic()
                 first, infos = reset(made, seed=draw_seeds(b, 1, tried)[0])
                 self.slot[SINCE] = 0.0
@@ -148,6 +150,7 @@ class VectorEnvStep(EnvStep):
         b, tried, lost = self.buffers, 0, self.envs
         while True:
             try:
+                self.slot[STEP] = b["env.elapsed"][0] + 1
                 self.slot[SINCE] = monotonic()
                 found = read_batch_step(self.env.step(actions), self.envs)
                 self.slot[SINCE] = 0.0
@@ -224,6 +227,7 @@ class VectorEnvStep(EnvStep):
             restart_cartpole(self.env.unwrapped, ended, self.raw)
             return
         try:
+            self.slot[STEP] = 0
             self.slot[SINCE] = monotonic()
             first, infos = reset(self.env, options={"reset_mask": ended})
             self.slot[SINCE] = 0.0
