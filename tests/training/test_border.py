@@ -200,9 +200,7 @@ def pairs() -> list[Any]:
 def test_a_fault_stops_a_run_in_one_sentence_with_its_place(fault: str, lanes: str) -> None:
     space, said = FAULTS[fault]
     text = refused(spec(space=space, fault=fault), lanes)
-    assert re.search(
-        rf"environment '{HERE}:Case', number \d, episode 1, step 3: .*{said}", text
-    )
+    assert re.search(rf"environment '{HERE}:Case', number \d, episode 1, step 3: .*{said}", text)
     assert "\n" not in text
     assert "made again" not in text
 
