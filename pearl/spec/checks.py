@@ -350,6 +350,17 @@ def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
             yield ("limits", key), what
 
 
+CALLED = {
+    **dict.fromkeys(("act", "actor", "policy", "forward", "infer"), ("inference",)),
+    **dict.fromkeys(("learn", "learner", "train", "trainer", "optimise"), ("update",)),
+    **dict.fromkeys(("env", "envs", "step", "simulate", "environment"), ("env_step",)),
+    **dict.fromkeys(("store", "insert", "add"), ("replay_insert", "rollout_insert")),
+    **dict.fromkeys(("replay", "sample", "buffer"), ("replay_insert", "replay_sample")),
+    **dict.fromkeys(("sync", "broadcast"), ("param_sync",)),
+}
+"""What users call tasks → the names of these tasks."""
+
+
 def find_unknown_names(
     limits: Mapping[str, Any], platform: Platform | None, known_tasks: tuple[str, ...] | None
 ) -> Iterator[Complaint]:
@@ -376,7 +387,9 @@ def find_unknown_names(
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
-                near = suggest_nearest(name, known)
+                own = {n for n in CALLED.get(name.lower(), ()) if n in known and kind == "task"}
+                near = f" (did you mean {' or '.join(sorted(own))}?)" if own else ""
+                near = near or suggest_nearest(name, known)
                 allowed = f"allowed are {', '.join(known)}"
                 yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
 
