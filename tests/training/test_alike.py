@@ -219,3 +219,12 @@ def test_training_gives_the_network_what_the_policy_gives_it(space: str, hosting
     for row, each in zip(rows, seen, strict=True):
         shown = policy.interface.observe(policy._reader.read_given(each, np.float32)[0])[0]
         np.testing.assert_allclose(row, shown, rtol=1e-6, atol=1e-6)
+
+
+def test_a_gpu_that_cannot_store_uint8_says_so() -> None:
+    algorithm = {"name": "dqn", "env": f"{HERE}:Telling", "hidden": [8], "num_envs": 1,
+                 "env_args": {"space": "bytes", "actions": "two"}}  # fmt: skip
+    limits = {"pin": {"replay_insert": "gpu"}}
+    system = pearl.load({"algorithm": algorithm, "platform": "cpu_gpu", "limits": limits})
+    with pytest.raises(pearl.InfeasibleError, match="observations that are stored as uint8"):
+        pearl.plan(system)

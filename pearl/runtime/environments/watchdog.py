@@ -196,13 +196,21 @@ def watching(
             watched.close()
 
 
+class _Code(Asked):
+    """Code of the user that runs in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
 @contextmanager
 def watching_user_code(what: str) -> Iterator[None]:
     """Within this context, name code of the user that ends the process. what: the code in words.
 
     Where no process can be started, or none that shares memory, nothing is watched.
     """
-    code = Asked()
+    code = _Code(what)
     code.slot[SINCE], code.slot[EPISODE] = monotonic(), -1.0
     added: int | None = None
     with suppress(OSError):
