@@ -27,7 +27,7 @@ from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
 from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
-from pearl.spec.models import TASKS, LimitsSection, Spec, Train
+from pearl.spec.models import CALLED, TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
@@ -348,17 +348,6 @@ def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
                 "and has no such limit: leave it out, or choose throughput or power_efficiency"
             )
             yield ("limits", key), what
-
-
-CALLED = {
-    **dict.fromkeys(("act", "actor", "policy", "forward", "infer"), ("inference",)),
-    **dict.fromkeys(("learn", "learner", "train", "trainer", "optimise"), ("update",)),
-    **dict.fromkeys(("env", "envs", "step", "simulate", "environment"), ("env_step",)),
-    **dict.fromkeys(("store", "insert", "add"), ("replay_insert", "rollout_insert")),
-    **dict.fromkeys(("replay", "sample", "buffer"), ("replay_insert", "replay_sample")),
-    **dict.fromkeys(("sync", "broadcast"), ("param_sync",)),
-}
-"""What users call tasks → the names of these tasks."""
 
 
 def find_unknown_names(
