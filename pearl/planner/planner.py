@@ -32,6 +32,7 @@ from pearl_devices.system import explain_no_processes, host_system
 from pearl_estimators import estimate
 from pearl_estimators.cpu import UNTIMED_RUNGS
 from pearl_estimators.host import calibrator
+from pearl_estimators.host.user_code_timing import limiting_steps
 
 if TYPE_CHECKING:
     from pearl.planner.energy_front import Front
@@ -79,7 +80,8 @@ def build_problem(system: System) -> Problem:
 def _costs(system: System, graph: TaskGraph) -> CostTable:
     """The cost of every mode. If lanes are threads of one process, calls with several threads of
     torch are excluded unless named, because torch's number of threads is the same in all lanes."""
-    costs = build_cost_table(graph, system.platform, system.limits)
+    with limiting_steps(system.train.env_time_limit):
+        costs = build_cost_table(graph, system.platform, system.limits)
     if system.train.lanes != "threads":
         return costs
     named = {v for variants in system.limits.variants.values() for v in variants}

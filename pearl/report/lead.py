@@ -35,6 +35,8 @@ def plan_lead(plan: Plan, help_sentence: LeadSentence | None = None) -> tuple[Le
 
 def run_lead(run: Run) -> tuple[LeadSentence, ...]:
     """Return the lead of a run: the result first, and bad news in its first words."""
+    if run.status == "failed" and not run.env_steps:  # nothing ran that could be limited
+        return (_got(run), _run_help(run))
     return (_got(run), _run_limit(run), _run_help(run))
 
 

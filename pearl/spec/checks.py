@@ -27,7 +27,7 @@ from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
 from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
-from pearl.spec.models import TASKS, LimitsSection, Spec, Train
+from pearl.spec.models import CALLED, TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
@@ -376,7 +376,9 @@ def find_unknown_names(
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
-                near = suggest_nearest(name, known)
+                own = {n for n in CALLED.get(name.lower(), ()) if n in known and kind == "task"}
+                near = f" (did you mean {' or '.join(sorted(own))}?)" if own else ""
+                near = near or suggest_nearest(name, known)
                 allowed = f"allowed are {', '.join(known)}"
                 yield ("limits", *where), f"no {kind} {show(name)}{near}; {allowed}"
 

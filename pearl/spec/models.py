@@ -30,6 +30,16 @@ TASKS = (
 )
 """The tasks that a spec may name in its limits."""
 
+CALLED = {
+    **dict.fromkeys(("act", "actor", "policy", "forward", "infer"), ("inference",)),
+    **dict.fromkeys(("learn", "learner", "train", "trainer", "optimise"), ("update",)),
+    **dict.fromkeys(("env", "envs", "step", "simulate", "environment"), ("env_step",)),
+    **dict.fromkeys(("store", "insert", "add"), ("replay_insert", "rollout_insert")),
+    **dict.fromkeys(("replay", "sample", "buffer"), ("replay_insert", "replay_sample")),
+    **dict.fromkeys(("sync", "broadcast"), ("param_sync",)),
+}
+"""What users call tasks → the names of these tasks."""
+
 
 Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]

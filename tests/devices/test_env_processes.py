@@ -86,7 +86,7 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
         "block": "TimeoutError: it has not answered for 3 s",
     }[fault]
     (event,) = events
-    where = r"environment 'tests.devices.process_envs:Walk', number \d, episode 1, step 2"
+    where = r"environment 'tests.devices.process_envs:Walk', number \d, episode 1, step 3"
     assert re.fullmatch(rf"1 lost: {where}: {why}.*", event)
     assert not Path(armed).exists()
 

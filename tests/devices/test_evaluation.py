@@ -105,7 +105,7 @@ class Failing(gymnasium.Env):
 
 
 @pytest.mark.parametrize(
-    ("where", "at"), [("reset", "episode 2, step 0"), ("step", "episode 2, step 2")]
+    ("where", "at"), [("reset", "episode 3, step 0"), ("step", "episode 3, step 2")]
 )
 def test_an_environment_that_fails_is_named_with_episode_and_step(where, at):
     acting = kernel("inference.dqn", q=(4, 2), envs=2, obs=4, act=0)

@@ -38,6 +38,15 @@ class Sleeper(gymnasium.Env[Any, Any]):
         return self.np_random.uniform(-1, 1, 2).astype(np.float32), 0.0, False, False, {}
 
 
+class Hanging(Sleeper):
+    """Its third step does not end."""
+
+    def step(self, action: Any) -> Any:
+        self.done = getattr(self, "done", 0) + 1
+        time.sleep(1000.0 if self.done == 3 else 0.0)
+        return super().step(action)
+
+
 class Asking(Sleeper):
     """Reads standard input in each step."""
 
@@ -57,6 +66,19 @@ def test_a_vector_environment_with_processes_is_timed_and_not_taken_from_the_dat
     found = time_user_env(k, "gymnasium")
     assert found.rung == "measured"
     assert found.latency_s > 0.9 * SLEEP_S
+
+
+def test_a_step_that_hangs_is_timed_no_longer_than_a_run_would_wait(
+    user_code_in_a_process: None,
+) -> None:
+    k = kernel("env_step", {"envs": 1, "obs": 2, "act": 0}, program=f"{__name__}:Hanging")
+    begin_s = time.monotonic()
+    with (
+        user_code_timing.limiting_steps(0.5),
+        pytest.raises(CalibrationError, match=r"step 3: .*0\.5 s \(train\.env_time_limit\)"),
+    ):
+        time_user_env(k, "gymnasium")
+    assert time.monotonic() - begin_s < user_code_timing.TIMEOUT_S / 2
 
 
 def test_an_environment_that_reads_its_input_finds_it_empty(user_code_in_a_process: None) -> None:

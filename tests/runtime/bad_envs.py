@@ -57,13 +57,16 @@ BAD: dict[str, Callable[[], Any]] = {
 
 
 class Bad(gymnasium.Env[Any, Any]):
-    """It walks at random; from its step `at` on, each step does what its kind says."""
+    """It walks at random; from its step `at` on, each step does what its kind says; at 0, its
+    making does."""
 
     observation_space = Box(-1e6, 1e6, (3,), np.float32)
     action_space = Discrete(2)
 
     def __init__(self, kind: str = "fine", at: int = 150, asked: str = "") -> None:
         self.kind, self.at, self.steps, self.asked = kind, at, 0, asked
+        if at == 0:
+            BAD[kind]()
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -241,7 +241,7 @@ def test_a_failing_environment_of_an_actor_is_named_and_started_anew(lanes, tmp_
     assert (run.status, run.env_steps, run.restarts, run.lost_transitions) == ("done", 800, 1, 1)
     (event,) = run.events
     assert event.startswith(f"environment '{WALK}', number ")
-    assert "step 19: RuntimeError: the simulator has diverged" in event
+    assert "RuntimeError: the simulator has diverged" in event
 
 
 def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(tmp_path):

@@ -19,7 +19,7 @@ from pearl.training.trainer import CHECKPOINT
 from tests.processes import HANG_S, until
 
 BAD = "tests.runtime.bad_envs:Bad"
-NAMED = rf"environment '{BAD}'.*number 0, episode \d+, step 149"
+NAMED = rf"environment '{BAD}'.*number 0, episode \d+, step \d+"
 REPLAY = {"capacity": 400, "kind": "uniform"}
 SPEC = {
     "algorithm": {"name": "dqn", "env": BAD, "num_envs": 1, "hidden": [8], "batch_size": 8,
@@ -163,3 +163,25 @@ with watching({"env_step": env}, 60.0):
         assert subprocess.run([sys.executable, "-c", code], stderr=file).returncode == 3
     until(lambda: told.read_text().endswith("\n"), "the death told")
     assert "while environment 'E' of env_step" in told.read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "how"),
+    [("segv", 3, "signal 11"), ("exit", 3, "os._exit"), ("kill", 3, "signal 9"),
+     ("hold", 3, "has not answered for 4 s"), ("exit0", 0, "os._exit"), ("segv", 0, "signal 11")],
+)  # fmt: skip
+def test_the_check_names_code_that_ends_it_or_hangs(kind, at, how, tmp_path) -> None:
+    given = {**SPEC, "algorithm": {**SPEC["algorithm"], "env_args": {"kind": kind, "at": at}},
+             "train": {"steps": 400, "env_time_limit": "1 s"}}  # fmt: skip
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(given))
+    command = [sys.executable, "-m", "pearl", "check", "--import", str(tmp_path / "spec.yaml")]
+    errors = tmp_path / "errors"
+    with errors.open("w") as out:
+        status = subprocess.run(command, stderr=out, timeout=HANG_S, check=False).returncode
+    assert status != 0
+    where = rf"environment '{BAD}' of the rehearsal, episode 1, step 3," if at else BAD
+    line = until(
+        lambda: next((t for t in errors.read_text().splitlines() if re.search(where, t)), None),
+        "the watcher has said nothing",
+    )
+    assert how in line

@@ -55,7 +55,8 @@ ACTIONS: dict[str, Any] = {
 }
 
 REWARDS = {"reward_nan": np.nan, "reward_none": None, "reward_array": np.array([1.0]),
-           "reward_two": np.ones(2), "reward_text": "1", "reward_far": 1e300}  # fmt: skip
+           "reward_two": np.ones(2), "reward_text": "1", "reward_far": 1e300,
+           "reward_masked": np.ma.masked, "reward_complex": 1j}  # fmt: skip
 FLAGS = {"flag_none": None, "flag_array": np.array([False]), "flag_two": 2, "flag_int": 0,
          "flag_nan": np.nan}  # fmt: skip
 
@@ -109,6 +110,7 @@ class Case(gymnasium.Env[Any, Any]):
             "above": 4,
             "below": -1,
             "half": 1.5,
+            "masked": np.ma.array([1.0, 2.0], mask=[False, True]),
         }
         return broken.get(self.fault, seen)
 

@@ -128,7 +128,7 @@ def test_an_environment_that_fails_in_evaluation_ends_the_run_whole(fault, faili
     failing["fault"] = fault
     run = faulty(fault, tmp_path, env_time_limit="300 ms").train(steps=800, out=tmp_path)
     cause = "RuntimeError: license server lost" if fault == "raise" else "it has not answered"
-    said = f"environment '{WALK}', evaluation episode 0, step 3: "
+    said = f"environment '{WALK}', evaluation episode 1, step 3: "
     assert (run.status, run.env_steps) == ("failed", 400)
     assert said + cause in run.message.replace("TimeoutError: ", "")
     resumed = faulty(fault, tmp_path, env_time_limit="300 ms")
@@ -149,12 +149,12 @@ def test_the_command_says_in_a_line_that_an_environment_failed(failing, tmp_path
     trainer = faulty("", tmp_path)
     trainer.train(steps=80, out=tmp_path)
     failing["fault"] = "raise"
-    with pytest.raises(EnvironmentFailed, match="evaluation episode 0, step 3"):
+    with pytest.raises(EnvironmentFailed, match="evaluation episode 1, step 3"):
         trainer.evaluate(1)
     failing["left"] = 1
     with pytest.raises(SystemExit) as ended:
         app(["eval", str(tmp_path)])
     assert ended.value.code == 1
-    assert "evaluation episode 0, step 3: RuntimeError: license server lost" in (
+    assert "evaluation episode 1, step 3: RuntimeError: license server lost" in (
         capsys.readouterr().err
     )

@@ -58,6 +58,8 @@ def _refused(kernel: Kernel) -> Refused:
     if not known:
         return Refused(f"kernel {kernel.kind} has neither a torch program nor CUDA code")
     what = "torch modules" if kernel.modules else "these sizes and options"
+    if kernel.dims.get("units"):
+        what = "observations that are stored as uint8"
     return Refused(f"none of its variants {', '.join(known)} computes {what}")
 
 

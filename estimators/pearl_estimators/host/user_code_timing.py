@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
 from itertools import cycle
@@ -36,6 +39,20 @@ WAITS = 0.5
 """Least waiting share of a step for which an environment counts as waiting (assumed)."""
 
 LOG = logging.getLogger("pearl")
+
+_step_limit_s: ContextVar[float | None] = ContextVar("step_limit_s", default=None)
+"""Seconds that a step of an environment may take while it is timed; None: TIMEOUT_S in all."""
+
+
+@contextmanager
+def limiting_steps(seconds: float | None) -> Iterator[None]:
+    """Within this context, a step of an environment that is timed may take `seconds`."""
+    before = _step_limit_s.set(seconds)
+    try:
+        yield
+    finally:
+        _step_limit_s.reset(before)
+
 
 Seconds = tuple[float, float, float, float]
 """Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
@@ -134,9 +151,11 @@ def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
         {"kind": k.kind, "sizes": dict(k.dims), "program": k.program, "args": dict(k.args)}
         for k in kernels
     ]
-    request = {"kernels": rows, "variant": variant}
+    limit_s = _step_limit_s.get()
+    request = {"kernels": rows, "variant": variant, "step_limit_s": limit_s}
     what = _describe(kernels[0])
-    LOG.info("timing %s, in a process of its own, for at most %.0f s", what, TIMEOUT_S)
+    steps = f", each step for at most {limit_s:g} s" if limit_s else ""
+    LOG.info("timing %s, in a process of its own, for at most %.0f s%s", what, TIMEOUT_S, steps)
     late = threading.Timer(
         NAMED_S,
         LOG.warning,
@@ -199,6 +218,7 @@ def bind_new_actions(call: Call) -> Call:
         action[:] = next(actions)
         call()
 
+    act.inner = call  # type: ignore[attr-defined]
     return act
 
 
@@ -224,6 +244,15 @@ def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
         except UnsupportedError as error:
             raise ValueError(str(error)) from None
     rounds: list[list[Seconds]] = [[] for _ in calls]
+    with _interrupting([call for call, _ in calls], request.get("step_limit_s")):
+        _time_rounds(calls, rounds, seconds)
+    return [min(timings) for timings in rounds]
+
+
+def _time_rounds(
+    calls: Sequence[tuple[Call, bool]], rounds: Sequence[list[Seconds]], seconds: float
+) -> None:
+    """Append a timing of each call to its rounds, until the time is used up."""
     end_s = time.monotonic() + 2 * ROUNDS * seconds * len(calls)
     for number in range(ROUNDS):
         if number and time.monotonic() > end_s:
@@ -232,4 +261,30 @@ def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
             timing = time_call(call, seconds=seconds, computes=not may_wait, wall=alone_s)
             cpu_s = timing.median_s / timing.contention
             timings.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
-    return [min(timings) for timings in rounds]
+
+
+@contextmanager
+def _interrupting(calls: Sequence[Call], limit_s: float | None) -> Iterator[None]:
+    """Within this context, interrupt a step of the environments behind `calls` that takes longer
+    than `limit_s`: it fails with TimeoutError."""
+    from pearl_devices.primitives.envs.gym_envs import env_step_of
+    from pearl_devices.system import host_system
+
+    found = (env_step_of(getattr(call, "inner", call)) for call in calls)
+    steps = [step for step in found if step is not None]
+    if limit_s is None or not steps or not host_system.INTERRUPTS:
+        yield
+        return
+
+    def tick(number: int, frame: object) -> None:
+        for step in steps:
+            if step.since_s is not None and time.monotonic() - step.since_s > limit_s:
+                raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, limit_s / 4, limit_s / 4)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

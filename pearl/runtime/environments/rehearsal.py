@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pearl.runtime.environments.external_envs import TIME_LIMIT_S, interrupting_overdue_envs
+from pearl.runtime.environments.external_envs import TIME_LIMIT_S
+from pearl.runtime.environments.watchdog import env_time_limit, watching_user_code
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -166,9 +167,10 @@ class Stage:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        from pearl_devices.primitives.envs.asked import SINCE
+        from pearl_devices.primitives.envs.asked import EPISODE, SINCE, STEP
 
-        self.asked.slot[SINCE] = monotonic()
+        slot = self.asked.slot
+        slot[EPISODE], slot[STEP], slot[SINCE] = self.episode, self.step, monotonic()
         try:
             yield
         finally:
@@ -189,7 +191,8 @@ def rehearse(system: System) -> Rehearsal:
         return Rehearsal((str(error),))
     limit_s = system.train.env_time_limit or TIME_LIMIT_S
     try:
-        with generators_from(SEED), interrupting_overdue_envs({"check": stage}, limit_s):
+        stages = {"the rehearsal": stage}
+        with generators_from(SEED), env_time_limit(stages, stages, limit_s, stands=""):
             actions = stage.actions()
             first = stage.play(actions)
             again = stage.play(actions[: len(first.rewards)])
@@ -202,8 +205,8 @@ def rehearse(system: System) -> Rehearsal:
             return Rehearsal(notes=(f"{text}; training would make the environment again",))
         return Rehearsal((text,))
     finally:
-        with suppress(Exception):  # it may have failed; a failing close does not matter
-            stage.env.close()
+        with suppress(Exception), watching_user_code(f"close of environment {stage.name!r}"):
+            stage.env.close()  # it may have failed; a failing close does not matter
 
 
 def _watch(stage: Stage, actions: list[Any], first: Episode, again: Episode) -> Iterator[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import json
+import math
 import mmap
 import os
 import signal
@@ -24,6 +25,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from time import monotonic
 from typing import Any
 
 import pearl_devices
@@ -31,7 +33,7 @@ from pearl.early_exit import ending_with_an_error
 from pearl.runtime.environments import watcher
 from pearl.runtime.environments.external_envs import SteppedEnvs, interrupting_overdue_envs
 from pearl.waits import NAMED_S
-from pearl_devices.primitives.envs.asked import new_slot
+from pearl_devices.primitives.envs.asked import EPISODE, SINCE, Asked, new_slot
 from pearl_devices.system import host_system
 
 HARD_LIMIT_FACTOR = 4
@@ -152,11 +154,13 @@ host_system.after_fork(_forked)
 
 
 @contextmanager
-def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterator[None]:
+def watching(
+    environments: Mapping[str, SteppedEnvs], limit_s: float, stands: str = watcher.STANDS
+) -> Iterator[None]:
     """Within this context, have environments watched: one that does not answer for `NAMED_S` is
     named on standard error, and after `HARD_LIMIT_FACTOR` × `limit_s` the process is ended. So it
     is some seconds after the second SIGTERM or SIGHUP. If the process dies, the environment that
-    it asked is named.
+    it asked is named. stands: what such an end leaves, in words.
 
     Where no process can be started, or none that shares memory, nothing is watched.
     """
@@ -179,6 +183,7 @@ def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterato
                 "end_s": HARD_LIMIT_FACTOR * limit_s,
                 "then": f"after {limit_s:g} s it is interrupted (train.env_time_limit)",
                 "failed": failed_timing(env.name),
+                "stands": stands,
             }
             if len(added) < watcher.SLOTS:
                 added.append((env, watched.add(env, entry)))
@@ -189,6 +194,39 @@ def watching(environments: Mapping[str, SteppedEnvs], limit_s: float) -> Iterato
         if not (left and left[-1]) and watched in _running:
             _running.remove(watched)
             watched.close()
+
+
+class _Code(Asked):
+    """Code of the user that runs in this process."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+@contextmanager
+def watching_user_code(what: str) -> Iterator[None]:
+    """Within this context, name code of the user that ends the process. what: the code in words.
+
+    Where no process can be started, or none that shares memory, nothing is watched.
+    """
+    code = _Code(what)
+    code.slot[SINCE], code.slot[EPISODE] = monotonic(), -1.0
+    added: int | None = None
+    with suppress(OSError):
+        if host_system.PROCESSES:
+            _running[:] = _running or [Watcher()]
+            entry = {"what": what, "named_s": 2 * NAMED_S, "end_s": math.inf, "then": UNLIMITED}
+            added = _running[0].add(code, {**entry, "failed": "", "stands": ""})
+    try:
+        with ending_with_an_error():
+            yield
+    finally:
+        if added is not None and not _running[0].remove(code, added):
+            _running.pop().close()
+
+
+UNLIMITED = "Ctrl-C, or SIGTERM if that does nothing, ends the command"
 
 
 def failed_timing(program: str) -> str:
@@ -203,6 +241,7 @@ def env_time_limit(
     process_envs: Mapping[str, SteppedEnvs],
     limit_s: float,
     on_wait: Callable[[str], None] | None = None,
+    stands: str = watcher.STANDS,
 ) -> Iterator[None]:
     """Within this context, interrupt steps of environments that exceed `limit_s`; if that is not
     possible, end this process.
@@ -211,12 +250,13 @@ def env_time_limit(
     process_envs: environments of all threads of this process.
     on_wait: called with a sentence about an environment of this thread that has not answered for
         NAMED_S.
+    stands: as in `watching`.
     """
     if not process_envs:
         yield
         return
     with (
-        watching(process_envs, limit_s),
+        watching(process_envs, limit_s, stands),
         interrupting_overdue_envs(thread_envs, limit_s, on_wait),
     ):
         yield

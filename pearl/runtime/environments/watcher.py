@@ -53,7 +53,8 @@ class Watch:
 
     entries: of the slots in use: `slot`, `what` (the environment in words), `named_s` and `end_s`
         (seconds without an answer after which it is named, and the parent ended), `then` (what
-        happens next, in words), and `failed` (how timing it failed, or "").
+        happens next, in words), `failed` (how timing it failed, or "") and `stands` (what the end
+        of the process leaves, a sentence or "").
     """
 
     def __init__(self, system: Any, parent: int, memory: int, signals: int, report: int) -> None:
@@ -88,9 +89,11 @@ class Watch:
         return found
 
     def place(self, entry: dict[str, Any]) -> str:
-        """Name an environment with its number, its episode and its step."""
+        """Name an environment with its number, its episode and its step, if it has an episode."""
         first = HEADER + SLOT * entry["slot"]
         _, number, step, episode = (int(n) for n in self.cells[first : first + SLOT])
+        if episode < 0:
+            return str(entry["what"])
         which = f", number {number}" if number >= 0 else ""
         return f"{entry['what']}{which}, episode {episode}, step {step},"
 
@@ -145,7 +148,8 @@ class Watch:
 
     def end(self, why: str) -> None:
         """End the parent, and this process."""
-        say(f"{why}; it cannot be interrupted, so the process ends now. {STANDS}")
+        stands = self.entries[0]["stands"] if self.entries else ""
+        say(f"{why}; it cannot be interrupted, so the process ends now. {stands}".rstrip())
         self.system.kill(self.parent)
         os._exit(0)
 
@@ -160,9 +164,10 @@ class Watch:
             entry = asked[0][0]
             failed = f" Timing it had failed too: {entry['failed']}." if entry["failed"] else ""
             where += f".{failed}"
-            say(f"the process ended with {how} while {self.place(entry)} ran{where} {STANDS}")
-        elif how:
-            say(f"the process ended with {how} amid a run{where}. {STANDS}")
+            text = f"the process ended with {how} while {self.place(entry)} ran{where}"
+            say(f"{text} {entry['stands']}".rstrip())
+        elif how and self.entries[0]["stands"]:
+            say(f"the process ended with {how} amid a run{where}. {self.entries[0]['stands']}")
 
     def cause(self) -> tuple[str, str]:
         """How the parent has ended, and where its code was, in words."""

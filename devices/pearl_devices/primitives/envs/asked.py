@@ -9,7 +9,11 @@ from typing import cast
 
 SINCE, NUMBER, STEP, EPISODE = range(4)
 """Places in a slot: monotonic seconds at which a call of an environment began, 0 if none is
-running; number of the environment, −1 if it has none; its step; its episode."""
+running; number of the environment, −1 if it has none; its step; its episode.
+
+Steps count from 1 in each episode, and 0 is its reset. Episodes count from 1: in training, over all
+environments of the task, those that have ended and the one under way. In a batch, the step is that
+of its first environment, if it is not known which one is meant."""
 
 SLOT = 4
 """Numbers of a slot, float64."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,7 @@ class Reader:
         self._whole = len(self.parts) == 1 and not first.path  # no Dict and no Tuple
         self._plain = self._whole and not first.counts
         self._shape = first.shape
+        self._vector = len(first.shape) == 1
 
     def read(self, seen: Any, out: Array) -> None:
         """Write one observation to `out` (O,), a row of floats.
@@ -121,7 +122,7 @@ class Reader:
                 given = _fitted(given, self.parts[0])
             if given.dtype.kind not in NUMBERS:
                 raise _not_numbers(self.parts[0], seen)
-            out[:] = given if given.ndim == 1 else given.reshape(-1)
+            out[:] = given if self._vector else given.reshape(-1)
         else:
             row, at = out[np.newaxis], 0
             for part in self.parts:
@@ -141,17 +142,10 @@ class Reader:
         """
         at = 0
         for part in self.parts:
-            given = _array(_entry(part, seen), part)
+            given = seen if self._whole else _entry(part, seen)
             rows = (len(out), *part.shape)
-            if given.shape != rows:
-                if given.ndim == 0 or (len(given), *_squeezed(given.shape[1:])) != (
-                    len(out),
-                    *part.squeezed,
-                ):
-                    raise Unfit(
-                        f"{part.name} of the batch has shape {given.shape}; expected {rows}"
-                    )
-                given = given.reshape(rows)
+            if type(given) is not np.ndarray or given.shape != rows:
+                given = _rows(given, part, rows)
             self._write(part, given, out[:, at : at + part.size])
             at += part.size
         if self.factors is not None:
@@ -174,7 +168,7 @@ class Reader:
             return found, False
         if not self._whole and isinstance(obs, Mapping | tuple):
             return self._given_parts(obs, dtype)
-        given = np.asarray(obs)
+        given = _array(obs, self.parts[0])
         first = self.parts[0]
         whole = given.dtype.kind in "biu" or not first.counts or self.table
         if self._whole and whole and given.shape == first.shape:
@@ -223,7 +217,7 @@ class Reader:
         """Write a part (R, …) to its columns of the rows."""
         if given.dtype.kind not in NUMBERS:
             raise _not_numbers(part, given)
-        flat = given.reshape(len(given), -1)
+        flat = given if given.ndim == 2 else given.reshape(len(given), -1)
         if not part.counts:
             out[:] = flat
             return
@@ -261,9 +255,20 @@ def _entry(part: ObservationPart, seen: Any) -> Any:
     return seen
 
 
+def unmasked(value: Any) -> Array:
+    """Return a value as an array.
+
+    Raises:
+        ValueError: it has masked elements, of which numpy would take what lies under the mask.
+    """
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError("it has masked elements")
+    return np.asarray(value)
+
+
 def _array(value: Any, part: ObservationPart) -> Array:
     try:
-        return np.asarray(value)
+        return unmasked(value)
     except (ValueError, TypeError, RuntimeError) as error:
         raise Unfit(f"{part.name} {_shown(value)} is no array of numbers: {error}") from None
 
@@ -275,6 +280,14 @@ def _fitted(given: Array, part: ObservationPart) -> Array:
     if _squeezed(given.shape) != part.squeezed:
         raise Unfit(f"{part.name} has shape {given.shape}; its space has {part.shape}")
     return given.reshape(part.shape)
+
+
+def _rows(value: Any, part: ObservationPart, rows: tuple[int, ...]) -> Array:
+    """A batch as an array of shape `rows`, if only axes of length 1 differ."""
+    given = _array(value, part)
+    if given.ndim == 0 or given.shape[0] != rows[0] or _squeezed(given.shape[1:]) != part.squeezed:
+        raise Unfit(f"{part.name} of the batch has shape {given.shape}; expected {rows}")
+    return given.reshape(rows)
 
 
 def _not_numbers(part: ObservationPart, value: Any) -> Unfit:
@@ -343,7 +356,9 @@ def read_step(found: Any) -> tuple[Any, float, bool, bool]:
         Unfit: a reward or a flag is none.
         WrongInterface: the step did not return five values.
     """
-    seen, reward, terminated, truncated, _ = _five(found)
+    if type(found) is not tuple or len(found) != 5:
+        found = _five(found)
+    seen, reward, terminated, truncated, _ = found
     if type(reward) is not float:
         reward = read_reward(reward)
     if terminated is not True and terminated is not False:
@@ -407,7 +422,7 @@ def odd_types(found: Any) -> list[str]:
 def _one(value: Any) -> Any:
     """The only element of a value, with numpy's type; None if there are none or several."""
     try:
-        given = np.asarray(value)
+        given = unmasked(value)
     except (ValueError, TypeError, RuntimeError):
         return None
     return given.reshape(-1)[0] if given.size == 1 and given.dtype.kind != "O" else None
@@ -434,8 +449,10 @@ def read_batch_step(found: Any, envs: int) -> tuple[Any, Array, Array, Array, An
 
 
 def _column(value: Any, envs: int, what: str, needed: str) -> Array:
+    if type(value) is np.ndarray and value.shape == (envs,) and value.dtype.kind in NUMBERS:
+        return value
     try:
-        given = np.asarray(value)
+        given = unmasked(value)
     except (ValueError, TypeError, RuntimeError):
         given = np.zeros(())
     if given.dtype.kind not in NUMBERS or _squeezed(given.shape) != _squeezed((envs,)):
@@ -446,16 +463,16 @@ def _column(value: Any, envs: int, what: str, needed: str) -> Array:
 # ------------------------------------------------------------------ actions
 
 
-@lru_cache(maxsize=8)
-def _zeros(size: int, kind: np.dtype[Any]) -> Array:
-    return np.zeros(size, kind)
+def all_finite(values: Array) -> bool:
+    """Whether no number is NaN or infinite."""
+    flat = values.reshape(-1)
+    # A sum of squares is finite only if all numbers are, and cheaper than a test of each.
+    return flat.dot(flat) < math.inf or bool(np.isfinite(flat).all())
 
 
 def bad_action(actions: Array) -> int | None:
     """Return the row of the first action that is not finite; None if all are finite."""
-    # 0 · NaN and 0 · infinity are NaN: one product is cheaper than a test of each value.
-    kind = actions.dtype
-    if kind.kind != "f" or actions.reshape(-1).dot(_zeros(actions.size, kind)) == 0.0:
+    if actions.dtype.kind != "f" or all_finite(actions):
         return None
     return int(np.argwhere(~np.isfinite(actions.reshape(len(actions), -1)))[0][0])
 

@@ -24,6 +24,7 @@ from pearl_devices.primitives.envs.border import (
     Reader,
     Unfit,
     WrongInterface,
+    all_finite,
     bad_action,
     not_given,
 )
@@ -86,8 +87,6 @@ class EnvStep(Asked):
         self.raw, self.raw_next = buffers["env.obs"], buffers["step.next_obs"]
         if self.scaled:
             self.raw, self.raw_next = (a.astype(np.float64) for a in (self.raw, self.raw_next))
-        self.zeros = np.zeros(self.raw.size, self.raw.dtype)
-        self.few = np.zeros(self.envs, np.float32)
         factored = choices(action_space)
         if isinstance(action_space, Discrete):
             act = 0
@@ -153,7 +152,7 @@ class EnvStep(Asked):
 
     def count(self) -> None:
         """Write the next step and the running episode to the slot."""
-        self.slot[STEP] = int(self.buffers["rng.env_step"][1])
+        self.slot[STEP] = int(self.buffers["env.elapsed"][0]) + 1
         self.slot[EPISODE] = int(self.buffers["episode.count"][0]) + 1
 
     def refuse_masks(self, info: Any, env: Any = None) -> None:
@@ -188,15 +187,10 @@ class EnvStep(Asked):
         self.reader.read(one, row)
         return row
 
-    def finite(self, values: Array) -> bool:
-        # 0 · NaN and 0 · infinity are NaN. One product is cheaper than a test of each value.
-        zeros = self.zeros if values.dtype == self.zeros.dtype else self.few
-        return bool(np.dot(values.reshape(-1), zeros[: values.size]) == 0.0)
-
     def check_finite(self, values: Array, what: str, first: int = 0) -> None:
         """Raises Unfit if a value, one for each environment from number `first` on, is NaN or
         infinite."""
-        if not self.finite(values):
+        if not all_finite(values):
             bad = int(np.argwhere(~np.isfinite(values))[0][0])
             raise Unfit(
                 f"{what} {values[bad]} is not finite; learning from it would spoil all parameters",
@@ -225,11 +219,10 @@ class EnvStep(Asked):
     def fault(self, row: int | None, error: BaseException) -> str:
         """Return the text of a failure: the environment, the episode, the step and the error.
 
-        Episodes are counted over all environments of the task, from 1.
+        They are counted as in the slot (see `asked.SINCE`).
         """
-        b = self.buffers
-        at = f"{self.place(row)}, episode {b['episode.count'][0] + 1}"
-        return f"{at}, step {b['rng.env_step'][1]}: {describe(error)}"
+        episode, step = self.buffers["episode.count"][0] + 1, int(self.slot[STEP])
+        return f"{self.place(row)}, episode {episode}, step {step}: {describe(error)}"
 
     def give_up(self, reason: str, attempt: int, error: BaseException, lost: int) -> None:
         """Report a failure to `on_failure`.

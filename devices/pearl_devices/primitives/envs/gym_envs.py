@@ -57,10 +57,11 @@ from pearl_devices.primitives.envs.gym_steps import SingleSteps
 def restart_cartpole(env: Any, ended: Array, obs: Array) -> None:
     """Restart the environments `ended` as their own next step would, and clear their marks."""
     count = int(ended.sum())
-    env.state[:, ended] = env.np_random.uniform(env.low, env.high, size=(4, count))
+    fresh = env.np_random.uniform(env.low, env.high, size=(4, count))
+    env.state[:, ended] = fresh
     env.steps[ended] = 0
     env.prev_done[ended] = False
-    obs[ended] = env.state[:, ended].T.astype(np.float32)  # as its own reset gives them
+    obs[ended] = fresh.astype(np.float32).T  # as its own reset gives them
 
 
 class VectorEnvStep(EnvStep):
@@ -92,16 +93,15 @@ class VectorEnvStep(EnvStep):
             self.start_anew()
         reward, terminated, truncated = self.step(self.env_actions())
         b["rng.env_step"][1] += np.uint64(1)
-        self.slot[STEP] += 1.0
         ended = np.logical_or(terminated, truncated)
         b["step.terminated"][:] = terminated
         b["step.truncated"][:] = truncated
-        if self.cut.any():
+        if np.count_nonzero(self.cut):  # a tenth of the time of `any`
             b["step.truncated"] |= self.cut
             self.cut[:] = 0
         b["env.elapsed"] += 1
         b["env.return"] += reward
-        if ended.any():
+        if np.count_nonzero(ended):
             for n in np.flatnonzero(ended):
                 self.end(int(n))
             self.restart(ended)
@@ -122,11 +122,14 @@ class VectorEnvStep(EnvStep):
         while True:
             tried, self.slot[SINCE] = tried + 1, 0.0
             row = error.row if isinstance(error, Unfit) else None
+            if row is not None and self.slot[STEP]:
+                self.slot[STEP] = b["env.elapsed"][row] + 1
             self.give_up(self.fault(row, error), tried, error, lost)
             try:
                 with suppress(Exception, SystemExit):  # it has failed; its close does not matter
                     self.env.close()
                 made = self.env = self.remake()
+                self.slot[STEP] = 0
                 self.slot[SINCE] = monotonic()
                 first, infos = reset(made, seed=draw_seeds(b, 1, tried)[0])
                 self.slot[SINCE] = 0.0
@@ -147,6 +150,7 @@ class VectorEnvStep(EnvStep):
         b, tried, lost = self.buffers, 0, self.envs
         while True:
             try:
+                self.slot[STEP] = b["env.elapsed"][0] + 1
                 self.slot[SINCE] = monotonic()
                 found = read_batch_step(self.env.step(actions), self.envs)
                 self.slot[SINCE] = 0.0
@@ -223,6 +227,7 @@ class VectorEnvStep(EnvStep):
             restart_cartpole(self.env.unwrapped, ended, self.raw)
             return
         try:
+            self.slot[STEP] = 0
             self.slot[SINCE] = monotonic()
             first, infos = reset(self.env, options={"reset_mask": ended})
             self.slot[SINCE] = 0.0

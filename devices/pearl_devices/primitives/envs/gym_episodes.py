@@ -54,7 +54,7 @@ def make_env(program: str, args: dict[str, Any], stack: int) -> Single:
 
 
 class GymEpisodes(Evaluations, Asked):
-    """A bound evaluation. Its slot has the episode from 0 on, and the step in the episode."""
+    """A bound evaluation. Its slot has the episode and the step in the episode."""
 
     def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
         Evaluations.__init__(self, kernel, buffers)
@@ -95,8 +95,9 @@ class GymEpisodes(Evaluations, Asked):
 
     @contextmanager
     def _asked(self, episode: int, step: int) -> Iterator[None]:
-        """Within this context, errors of an environment become an EnvironmentFailed."""
-        self.slot[EPISODE], self.slot[STEP] = episode, step
+        """Within this context, errors of an environment become an EnvironmentFailed. episode: from
+        0 on."""
+        self.slot[EPISODE], self.slot[STEP] = episode + 1, step
         self.slot[SINCE] = monotonic()
         try:
             yield
@@ -109,7 +110,7 @@ class GymEpisodes(Evaluations, Asked):
             self.slot[SINCE] = 0.0
 
     def _place(self, episode: int, step: int) -> str:
-        return f"environment {self.name!r}, evaluation episode {episode}, step {step}"
+        return f"environment {self.name!r}, evaluation episode {episode + 1}, step {step}"
 
     def _start(self, n: int) -> None:
         """Begin the next episode in row n."""
