@@ -30,7 +30,7 @@ COUNTED: dict[str, Any] = {"_nrt": True}
 ELEMENTWISE: dict[str, Any] = {
     **LEAN,
     "nogil": True,
-    "fastmath": {"contract", "nsz"},
+    "fastmath": False,
     "error_model": "numpy",
 }
 
