@@ -38,9 +38,9 @@ fast = compiled(**ELEMENTWISE)
 """Compile arithmetic element by element.
 
 With numpy's error model, loops with a division vectorise; with Python's, a check for zero follows
-each division. No sum is reordered, no quotient or root is approximated, and a product and a sum fuse
-only where the source says so (`fused.multiply_add`): LLVM would choose by the processor. So a
-function computes the same bits in a separate call and inlined into a fused kernel, and on every
+each division. No sum is reordered, and no quotient or root is approximated. A product and a sum
+fuse only where the source says so (`fused.multiply_add`), because LLVM chooses by the processor. So
+a function computes the same bits in a separate call and inlined into a fused kernel, and on every
 processor with fused multiply-add. Long sums are written in a fast order (`nets.total`)."""
 
 fast_apart = compiled(apart=True, **ELEMENTWISE)
