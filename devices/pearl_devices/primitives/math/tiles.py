@@ -26,6 +26,8 @@ FLOAT, BIT = ir.FloatType(), ir.IntType(1)
 INT, WORD = ir.IntType(64), ir.IntType(32)
 VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
 ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+Sums = dict[tuple[int, int, int], Any]
+"""(row, column, vector) → the vector's sums."""
 AT_ONCE = 4
 """Inner indices that a tile loads at once where `BY_LANE`."""
 QUAD = ir.VectorType(FLOAT, AT_ONCE)
@@ -255,7 +257,6 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
         places = range(DOT_PARTS // LANES)
         cells = [(r, c, v) for r in range(rows) for c in range(columns) for v in places]
         whole = builder.sub(depth, builder.srem(depth, _number(DOT_PARTS)))
-        Sums = dict[tuple[int, int, int], Any]
 
         def added(k: Any, left: Any | None, sums: Sums) -> Sums:
             """The sums with DOT_PARTS more terms from inner index k; left: with only that many
