@@ -10,8 +10,10 @@ optimization guides; models: Linux, `arch/x86/include/asm/intel-family.h` and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+KIB, MIB = 1024, 1024**2
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,39 @@ INTEL = (
 )
 """(models of family 6, core); for a hybrid CPU the performance core."""
 
+CORTEX, COBALT, AMPERE, APPLES, QUALCOMM, FUJITSU = 0x41, 0x6D, 0xC0, 0x61, 0x51, 0x46
+"""Implementers of cores with Arm's instructions, as the kernel numbers them."""
+
 ARM = {
-    0xD03: Core("Cortex-A53", 64, 1),
-    0xD08: Core("Cortex-A72", 64, 2),
-    0xD0B: Core("Cortex-A76", 128, 2),
-    0xD0C: Core("Neoverse N1", 128, 2),
-    0xD40: Core("Neoverse V1", 256, 2),
-    0xD42: Core("Cortex-A78AE", 128, 2),
-    0xD49: Core("Neoverse N2", 128, 2),
-    0xD4F: Core("Neoverse V2", 128, 4),
+    (CORTEX, 0xD03): Core("Cortex-A53", 64, 1),
+    (CORTEX, 0xD08): Core("Cortex-A72", 64, 2),
+    (CORTEX, 0xD0B): Core("Cortex-A76", 128, 2),
+    (CORTEX, 0xD0C): Core("Neoverse N1", 128, 2),
+    (CORTEX, 0xD40): Core("Neoverse V1", 256, 2),
+    (CORTEX, 0xD42): Core("Cortex-A78AE", 128, 2),
+    (CORTEX, 0xD44): Core("Cortex-X1", 128, 4),
+    (CORTEX, 0xD48): Core("Cortex-X2", 128, 4),
+    (CORTEX, 0xD49): Core("Neoverse N2", 128, 2),
+    (CORTEX, 0xD4E): Core("Cortex-X3", 128, 4),
+    (CORTEX, 0xD4F): Core("Neoverse V2", 128, 4),
+    (CORTEX, 0xD82): Core("Cortex-X4", 128, 4),
+    (CORTEX, 0xD83): Core("Neoverse V3AE", 128, 4),
+    (CORTEX, 0xD84): Core("Neoverse V3", 128, 4),
+    (CORTEX, 0xD85): Core("Cortex-X925", 128, 6),
+    (CORTEX, 0xD8C): Core("C1-Ultra", 128, 4),
+    (CORTEX, 0xD8E): Core("Neoverse N3", 128, 2),
+    (COBALT, 0xD49): Core("Neoverse N2", 128, 2),
+    (AMPERE, 0xAC3): Core("Ampere 1", 128, 2),
+    (AMPERE, 0xAC4): Core("Ampere 1A", 128, 2),
+    (QUALCOMM, 0x001): Core("Oryon", 128, 4),
+    (FUJITSU, 0x001): Core("A64FX", 512, 2),
+    **{(APPLES, part): Core("Apple M1", 128, 4) for part in (0x023, 0x025, 0x029)},
+    **{(APPLES, part): Core("Apple M1, efficient", 128, 2) for part in (0x022, 0x024, 0x028)},
+    **{(APPLES, part): Core("Apple M2", 128, 4) for part in (0x033, 0x035, 0x039)},
+    **{(APPLES, part): Core("Apple M2, efficient", 128, 2) for part in (0x032, 0x034, 0x038)},
 }
-"""Arm's part numbers → core."""
+"""(implementer, part) → core. Units: the models of LLVM, and for the Cortex-X, the C1-Ultra, Oryon
+and the A64FX as remembered (assumed)."""
 
 BY_FLAGS = (
     ("avx512f", 512, 2),
@@ -104,26 +128,84 @@ def core_of(cpuinfo: str, flags: list[str]) -> Core:
         for models, core in INTEL:
             if model in models:
                 return core
-    if given("CPU implementer", 16) == 0x41 and (part := given("CPU part", 16)) in ARM:
-        return ARM[part]
+    if listed := [ARM[number] for number in arm_numbers(cpuinfo) if number in ARM]:
+        return max(listed, key=lambda core: core.flops_per_cycle)  # small cores may stand first
     for name, bits, units in BY_FLAGS:
         if name in flags:
             return Core(name, bits, units)
     return SCALAR
 
 
+def arm_numbers(cpuinfo: str) -> list[tuple[int, int]]:
+    """Return (implementer, part) of each of Arm's cores that `/proc/cpuinfo` lists."""
+    found = re.findall(
+        r"^CPU implementer\s*:\s*(0x[0-9a-f]+)$.*?^CPU part\s*:\s*(0x[0-9a-f]+)$",
+        cpuinfo,
+        re.MULTILINE | re.DOTALL,
+    )
+    return [(int(implementer, 16), int(part, 16)) for implementer, part in found]
+
+
 CLOCK_HZ = 2.5e9
 """Clock of a core that is not told and not listed (assumed)."""
 
-APPLE = {
-    "apple-m1": (Core("Apple M1", 128, 4), 3.2e9),
-    "apple-m2": (Core("Apple M2", 128, 4), 3.5e9),
-    "apple-m3": (Core("Apple M3", 128, 4), 4.05e9),
-    "apple-m4": (Core("Apple M4", 128, 4), 4.4e9),
+
+@dataclass(frozen=True)
+class Usual:
+    """What a core usually has, for systems that do not say it: virtual machines of Arm servers tell
+    no clock, macOS neither.
+
+    clock_hz: of one busy core. l1d_bytes, l2_bytes: data caches of a core (Apple: of a cluster).
+    source: the chip that has it.
+    product_share, tanh_share, adam_share: the share of a core's peak that products, tanh and Adam
+        reach, over that of the core whose costs scale data sheets.
+    """
+
+    clock_hz: float
+    l1d_bytes: float
+    l2_bytes: float
+    source: str
+    product_share: float = 1.0
+    tanh_share: float = 1.0
+    adam_share: float = 1.0
+
+
+USUAL: Mapping[str, Usual] = {
+    "Neoverse N1": Usual(2.5e9, 64 * KIB, MIB, "AWS Graviton2", 1.0, 0.6, 0.87),
+    "Neoverse V1": Usual(2.6e9, 64 * KIB, MIB, "AWS Graviton3", 0.95, 0.77, 0.97),
+    "Neoverse N2": Usual(3.4e9, 64 * KIB, MIB, "Microsoft Cobalt 100"),
+    "Neoverse V2": Usual(2.8e9, 64 * KIB, 2 * MIB, "AWS Graviton4", 0.95, 0.56, 0.67),
+    "Ampere 1": Usual(3.2e9, 64 * KIB, 2 * MIB, "AmpereOne"),
+    "Ampere 1A": Usual(3.2e9, 64 * KIB, 2 * MIB, "AmpereOne M"),
+    "A64FX": Usual(2.2e9, 64 * KIB, 8 * MIB, "Fujitsu A64FX"),
+    "Apple M1": Usual(3.2e9, 128 * KIB, 12 * MIB, "Apple M1"),
+    "Apple M2": Usual(3.5e9, 128 * KIB, 16 * MIB, "Apple M2"),
+    "Apple M3": Usual(4.05e9, 128 * KIB, 16 * MIB, "Apple M3"),
+    "Apple M4": Usual(4.4e9, 128 * KIB, 16 * MIB, "Apple M4"),
 }
-"""LLVM's name of a performance core → the core, and its clock in Hz. Units: Johnson, "Apple M1
-Firestorm microarchitecture" (four pipes of 128 bits; assumed of later ones). Clocks: as the press
-measured them; Apple states none (assumed)."""
+"""Core → its usual figures. Clocks and caches: as the makers and the press tell them, remembered
+(assumed); Apple states no clocks. Shares: llvm-mca 19 on the code that kernels compile to, over
+Zen 5, where the same loops were timed; 1 where LLVM has no model of the core."""
+
+LLVM_NAMES: Mapping[str, Core] = {
+    "neoverse-n1": ARM[CORTEX, 0xD0C],
+    "neoverse-n2": ARM[CORTEX, 0xD49],
+    "neoverse-n3": ARM[CORTEX, 0xD8E],
+    "neoverse-v1": ARM[CORTEX, 0xD40],
+    "neoverse-v2": ARM[CORTEX, 0xD4F],
+    "neoverse-v3": ARM[CORTEX, 0xD84],
+    "grace": ARM[CORTEX, 0xD4F],
+    "ampere1": ARM[AMPERE, 0xAC3],
+    "ampere1a": ARM[AMPERE, 0xAC4],
+    "a64fx": ARM[FUJITSU, 0x001],
+    "oryon-1": ARM[QUALCOMM, 0x001],
+    "apple-m1": ARM[APPLES, 0x023],
+    "apple-m2": ARM[APPLES, 0x033],
+    "apple-m3": Core("Apple M3", 128, 4),
+    "apple-m4": Core("Apple M4", 128, 4),
+}
+"""LLVM's name of a core, of Apple's chips the performance core → the core. Units of Apple's:
+Johnson, "Apple M1 Firestorm microarchitecture" (four pipes of 128 bits; assumed of later ones)."""
 
 LLVM_FEATURES = {"neon": "asimd"}
 """LLVM's name of an instruction set → the kernel's, where they differ."""
@@ -131,14 +213,29 @@ LLVM_FEATURES = {"neon": "asimd"}
 
 def core_of_llvm(name: str, features: Iterable[str]) -> Core:
     """Return the core that LLVM names, else one for the widest instruction set in `features`."""
-    if name in APPLE:
-        return APPLE[name][0]
+    if name in LLVM_NAMES:
+        return LLVM_NAMES[name]
     return core_of("", [LLVM_FEATURES.get(f, f) for f in features])
 
 
 def clock_of(core: Core) -> tuple[float, str]:
     """Return the clock in Hz of a core whose system tells none, and its source."""
-    for listed, clock_hz in APPLE.values():
-        if listed == core:
-            return clock_hz, f"assumed of {core.name}"
+    if usual := USUAL.get(core.name):
+        return usual.clock_hz, f"assumed of {core.name}: that of {usual.source}"
     return CLOCK_HZ, "assumed"
+
+
+def caches_of(core: Core) -> tuple[dict[str, float], str]:
+    """Return the bytes of the data caches of a core whose system tells none, and their source."""
+    if usual := USUAL.get(core.name):
+        sizes = {"l1d_bytes": float(usual.l1d_bytes), "l2_bytes": float(usual.l2_bytes)}
+        return sizes, f"assumed of {core.name}: those of {usual.source}"
+    return {}, ""
+
+
+def shares_of(core: Core) -> dict[str, float]:
+    """Return the shares of the peak that differ from the reference's, by their names."""
+    usual = USUAL.get(core.name)
+    names = ("product_share", "tanh_share", "adam_share")
+    found = {name: getattr(usual, name) for name in names} if usual else {}
+    return {name: share for name, share in found.items() if share != 1.0}

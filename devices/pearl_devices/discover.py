@@ -11,8 +11,17 @@ import os
 import platform as python_platform
 
 from pearl_devices.base import Device, Platform
-from pearl_devices.compile_target import target_variables
-from pearl_devices.cores import Core, clock_of, core_of, core_of_llvm
+from pearl_devices.compile_target import NAME, target_variables
+from pearl_devices.cores import (
+    LLVM_NAMES,
+    USUAL,
+    Core,
+    caches_of,
+    clock_of,
+    core_of,
+    core_of_llvm,
+    shares_of,
+)
 from pearl_devices.system import host_system
 from pearl_devices.system.chip import Chip
 from pearl_devices.torch_threads import has_torch
@@ -58,7 +67,11 @@ def cpu(chip: Chip | None = None) -> Device:
     clock_hz, clock_source = _clock(chip, core)
     per_cycle = core.flops_per_cycle
     units = f"{core.name}: {core.units} multiply-add units of {core.vector_bits} bits"
-    figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **chip.cache_bytes}
+    caches, cache_source = chip.cache_bytes, chip.cache_source
+    if not caches:
+        caches, cache_source = caches_of(core)
+    shares = shares_of(core)
+    figures = {"clock_hz": clock_hz, "flops_per_cycle": float(per_cycle), **caches, **shares}
     figures["bfloat16"] = float(not target_variables() and any(f in features for f in BFLOAT16))
     sources = {
         "width": cores_source,
@@ -74,6 +87,7 @@ def cpu(chip: Chip | None = None) -> Device:
         "active_power_w": "assumed: 20 W and 8 W a core",
         "clock_hz": clock_source,
         "flops_per_cycle": f"assumed of {units}",
+        **dict.fromkeys(shares, f"assumed of {core.name}: llvm-mca of the compiled loops"),
         "bfloat16": f"the CPU has {'' if figures['bfloat16'] else 'no '}instructions for bfloat16",
     }
     if not has_torch():
@@ -91,10 +105,14 @@ def cpu(chip: Chip | None = None) -> Device:
         idle_power_w=BASE_W + cores * CORE_IDLE_W,
         active_power_w=BASE_W + cores * CORE_ACTIVE_W,
         real=True,
-        model=chip.model or python_platform.processor() or python_platform.machine(),
+        model=chip.model or (core.name if core.name in USUAL else "") or _processor(),
         figures=figures,
-        sources={**dict.fromkeys(figures, chip.cache_source), **sources},
+        sources={**dict.fromkeys(figures, cache_source), **sources},
     )
+
+
+def _processor() -> str:
+    return python_platform.processor() or python_platform.machine()
 
 
 def _cores(chip: Chip) -> tuple[int, str]:
@@ -122,6 +140,8 @@ def _core(chip: Chip) -> tuple[Core, tuple[str, ...]]:
     """The CPU's microarchitecture, and its instruction sets. The core is a narrower one if kernels
     are limited to older instructions. Where the system lists neither, LLVM does."""
     if held := target_variables():
+        if named := LLVM_NAMES.get(os.environ.get(NAME, "")):
+            return named, chip.features
         from pearl_devices.primitives.math.vectors import LANES
 
         return Core(f"vectors of {LANES}, as {held} says", 32 * LANES, 2), chip.features

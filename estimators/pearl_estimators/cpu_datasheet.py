@@ -100,6 +100,13 @@ TOGETHER = MappingProxyType(
 VECTOR = ("cycles", "dot_cycles", "flops", "learned", "tanh", "elements")
 """Terms that a wider vector makes faster."""
 
+SHARES = {
+    "cycles": "product_share", "dot_cycles": "product_share", "tanh": "tanh_share",
+    "learned": "adam_share",
+}  # fmt: skip
+"""Term of native kernels → the figure of a device that says which share of a core's peak it
+reaches, over REFERENCE's share; 1 if the device has none (`pearl_devices.cores`)."""
+
 TORCH_FLOPS_PER_CYCLE = 32.0
 """Widest vectors that torch uses: limited to AVX2, its products were as fast on REFERENCE as
 without the limit, 92 to 98 GFLOP/s (docs/estimators.md). For Intel's cores with AVX-512 it is
@@ -224,6 +231,10 @@ def seconds(kernel: Kernel, device: Device, variant: str, probe: CpuProbe | None
             cost /= shared
         if name == "operation":
             spent["overhead"] += joined_s * number
+        if share := "" if torch else SHARES.get(name, ""):
+            cost /= device.figures.get(share, 1.0)
+            if probe:  # its product has the core's share already
+                cost *= device.figures.get("product_share", 1.0)
         if "_beyond_" in name:
             spent["memory"] += cost * by_memory
         elif name in VECTOR:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from llvmlite import binding
@@ -76,32 +77,87 @@ print(json.dumps([LANES, ROWS, cpu.figures["flops_per_cycle"], cpu.figures["bflo
     assert digest != plain_digest
 
 
-def test_tiles_for_arm_keep_their_sums_in_registers(every_target: None) -> None:
-    """With vectors of four; the tile's code, generated here for the shortest vectors of x86, is
-    translated for Arm and read."""
-    script = """
+TILE = """
 import numba, numpy as np
+from pearl_devices.primitives.math import vectors
+assert vectors.LANES == 4
+vectors.BY_LANE = True
 from pearl_devices.primitives.math.tiles import tile
-from pearl_devices.primitives.math.vectors import LANES
-assert LANES == 4
-most = tile(8, 2, False, False, "")
+most = tile(8, 2, False, {turned}, "{finish}")
 @numba.njit(no_cfunc_wrapper=True, no_cpython_wrapper=True)
-def product(a, b, out, depth):
-    most(a, 0, depth, b, 0, 8, out, 0, 8, b, 0, 0, depth, 8)
+def product(a, b, out, stride, depth):
+    most(a, 0, stride, b, 0, 8, out, 0, 8, b, 0, 0, depth, 8)
 flat = numba.types.Array(numba.float32, 1, "C")
-product.compile((flat, flat, flat, numba.int64))
+product.compile((flat, flat, flat, numba.int64, numba.int64))
 print(product.inspect_llvm(product.signatures[0]))
 """
+
+
+@pytest.mark.parametrize(
+    ("turned", "finish", "loads"), [(False, "bias", 16), (False, "gate", 16), (True, "", 4)]
+)
+def test_tiles_for_arm_keep_their_sums_in_registers_and_multiply_by_lane(
+    every_target: None, turned: bool, finish: str, loads: int
+) -> None:
+    """A load to all lanes would take a slot of the multiply units. The tile's code, generated here
+    for the shortest vectors of x86, is translated for Arm and read. loads: vectors that a pass
+    needs."""
+    script = TILE.format(turned=turned, finish=finish)
     text = told(script, NUMBA_CPU_NAME="x86-64", NUMBA_CPU_FEATURES="")
-    machine = binding.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
-        cpu="neoverse-n1", opt=3
-    )
     text = re.sub(r'target (triple|datalayout) = ".*"\n', "", text)
     text = re.sub(r'"target-(cpu|features)"="[^"]*"', "", text)
-    module = binding.parse_assembly(text)
-    module.triple, module.data_layout = "aarch64-unknown-linux-gnu", str(machine.target_data)
-    code = machine.emit_assembly(module)
-    blocks = re.split(r"^\.\w+:.*$", code, flags=re.MULTILINE)
-    loop = max(blocks, key=lambda block: len(re.findall(r"\bfmla\b", block)))
-    assert len(re.findall(r"\bfmla\s+v\d+\.4s", loop)) == 16
-    assert not re.search(r"\[sp", loop), "sums are put on the stack"
+    for cpu in ("neoverse-n1", "neoverse-v1", "neoverse-v2", "apple-m1"):
+        machine = binding.Target.from_triple("aarch64-unknown-linux-gnu").create_target_machine(
+            cpu=cpu, opt=3
+        )
+        module = binding.parse_assembly(text)
+        module.triple, module.data_layout = "aarch64-unknown-linux-gnu", str(machine.target_data)
+        code = machine.emit_assembly(module)
+        blocks = re.split(r"^\.\w+:.*$|^\s+b\..*$", code, flags=re.MULTILINE)
+        loop = max(blocks, key=lambda block: len(re.findall(r"\bfmla\b", block)))
+        assert len(re.findall(r"\bfmla\s+v\d+\.4s", loop)) == (16 if turned else 64)
+        assert "ld1r" not in loop, "a load to all lanes"
+        assert not re.search(r"\[sp", loop), "sums are put on the stack"
+        pairs, single = (len(re.findall(rf"\b{name}\s+q", loop)) for name in ("ldp", "ldu?r"))
+        assert 2 * pairs + single == loads
+
+
+DIGEST = """
+import hashlib, sys
+from pearl_devices.primitives.math import vectors
+if lanes := int(sys.argv[1]):
+    vectors.LANES, vectors.STRIP, vectors.BY_LANE = lanes, 2 * lanes, lanes == 4
+    vectors.ROWS = 6 if lanes == 8 else 8
+    vectors.SUMS = 2 * vectors.ROWS
+import numpy as np
+from pearl_devices.primitives.math import nets
+found = hashlib.sha256()
+for widths in ((5, 37, 24, 1), (9, 2), (20, 2), (3, 18, 3)):
+    random, layers = np.random.default_rng(0), np.array(widths, np.int64)
+    params, x = nets.init_params(widths, 1), random.normal(size=(71, widths[0])).astype(np.float32)
+    acts, deltas = nets.scratch(widths, 71)
+    grad, tail = np.zeros_like(params), np.zeros((71, 1), np.float32)
+    m, v = np.zeros_like(params), np.zeros_like(params)
+    for step in range(3):
+        out = nets.forward(params, layers, x, acts, True)
+        deltas[: out.size] = random.normal(size=out.size)
+        nets.backward(params, layers, x, acts, 71, 71, deltas, grad, 1, tail, True)
+        nets.adam(params, grad, m, v, step + 1, 1e-2, np.array([0.9, 0.999, 1e-8]), 0.5)
+    for array in (params, out, tail):
+        found.update(array.tobytes())
+print(found.hexdigest())
+"""
+
+
+def test_the_length_of_vectors_decides_no_bit(tmp_path: Path) -> None:
+    """Of networks of any widths, their gradients and steps; with vectors of 4, 8 and 16 elements,
+    which this host's compiler splits or joins as it can."""
+    found = set()
+    for lanes in (0, 4, 8, 16):
+        done = subprocess.run(
+            [sys.executable, "-c", DIGEST, str(lanes)],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / str(lanes))},
+            capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+        found.add(done.stdout)
+    assert len(found) == 1

@@ -16,7 +16,7 @@ import pytest
 from pearl.cli.text import platform_text
 from pearl_devices import Device, Link, cpu_count, discover
 from pearl_devices.base import UnsupportedError
-from pearl_devices.cores import Core, core_of
+from pearl_devices.cores import Core, core_of, core_of_llvm
 from pearl_devices.gpu import nvidia, torch_gpus
 from pearl_devices.gpu.nvml import find_gpus
 from pearl_devices.system import host_system, kernel_files, linux, portable
@@ -169,21 +169,61 @@ def test_a_microarchitecture_is_that_of_the_family_and_the_model() -> None:
         assert name("AuthenticAMD", family, runs[-1][0]) == "fma"
 
 
-@pytest.mark.parametrize(("part", "core"), [
-    (0xD03, Core("Cortex-A53", 64, 1)),
-    (0xD08, Core("Cortex-A72", 64, 2)),
-    (0xD0B, Core("Cortex-A76", 128, 2)),
-    (0xD0C, Core("Neoverse N1", 128, 2)),
-    (0xD40, Core("Neoverse V1", 256, 2)),
-    (0xD42, Core("Cortex-A78AE", 128, 2)),
-    (0xD49, Core("Neoverse N2", 128, 2)),
-    (0xD4F, Core("Neoverse V2", 128, 4)),
-    (0xD4E, Core("asimd", 128, 2)),
+@pytest.mark.parametrize(("implementer", "part", "core"), [
+    (0x41, 0xD03, Core("Cortex-A53", 64, 1)),
+    (0x41, 0xD0C, Core("Neoverse N1", 128, 2)),
+    (0x41, 0xD40, Core("Neoverse V1", 256, 2)),
+    (0x41, 0xD49, Core("Neoverse N2", 128, 2)),
+    (0x6D, 0xD49, Core("Neoverse N2", 128, 2)),
+    (0x41, 0xD4F, Core("Neoverse V2", 128, 4)),
+    (0x41, 0xD84, Core("Neoverse V3", 128, 4)),
+    (0x41, 0xD85, Core("Cortex-X925", 128, 6)),
+    (0x61, 0x022, Core("Apple M1, efficient", 128, 2)),
+    (0x61, 0x029, Core("Apple M1", 128, 4)),
+    (0x46, 0x001, Core("A64FX", 512, 2)),
+    (0x41, 0x001, Core("asimd", 128, 2)),
+    (0x51, 0xD0C, Core("asimd", 128, 2)),
 ])  # fmt: skip
-def test_an_arm_core_is_that_of_its_part_number(part: int, core: Core) -> None:
-    text = f"CPU implementer\t: 0x41\nCPU part\t: {part:#x}\n"
-    assert core_of(text, ["asimd"]) == core
-    assert core_of(text.replace("0x41", "0x51"), ["asimd"]).name == "asimd"
+def test_an_arm_core_is_that_of_its_implementer_and_part(
+    implementer: int, part: int, core: Core
+) -> None:
+    """Linux, arch/arm64/include/asm/cputype.h."""
+    assert core_of(listed_parts((implementer, part)), ["asimd"]) == core
+
+
+def listed_parts(*numbers: tuple[int, int]) -> str:
+    return "\n".join(
+        f"processor\t: {n}\nCPU implementer\t: {implementer:#x}\nCPU architecture: 8\n"
+        f"CPU variant\t: 0x0\nCPU part\t: {part:#x}\nCPU revision\t: 1\n"
+        for n, (implementer, part) in enumerate(numbers)
+    )
+
+
+def test_of_big_and_small_cores_the_big_one_counts_wherever_it_stands() -> None:
+    small, big, middle = (0x41, 0xD03), (0x41, 0xD44), (0x41, 0xD0B)
+    assert core_of(listed_parts(small, small, big, middle), ["asimd"]).name == "Cortex-X1"
+
+
+@pytest.mark.usefixtures("cpu_as_it_is")
+def test_an_arm_server_that_tells_no_clock_and_no_cache_has_those_of_its_core(
+    tmp_path: Path,
+) -> None:
+    listing = listed_parts((0x41, 0xD4F)) + "Features\t: fp asimd sve2\n"
+    cpu = discover.cpu(chip_of(tree(tmp_path, {"proc/cpuinfo": listing})))
+    assert cpu.model == "Neoverse V2"
+    assert cpu.figures["clock_hz"] == 2.8e9
+    assert (cpu.figures["l1d_bytes"], cpu.figures["l2_bytes"]) == (64 * 2**10, 2 * 2**20)
+    assert 0 < cpu.figures["tanh_share"] < cpu.figures["adam_share"] < 1
+    assert all(cpu.sources[name].startswith("assumed of Neoverse V2") for name in (
+        "clock_hz", "l1d_bytes", "l2_bytes", "product_share", "tanh_share", "adam_share",
+    ))  # fmt: skip
+
+
+def test_a_core_that_llvm_names_is_that_core() -> None:
+    """As where NUMBA_CPU_NAME names one."""
+    assert core_of_llvm("neoverse-v2", ()) == Core("Neoverse V2", 128, 4)
+    assert core_of_llvm("apple-m4", ()) == Core("Apple M4", 128, 4)
+    assert core_of_llvm("another", ("neon",)) == Core("asimd", 128, 2)
 
 
 WIDTHS = {

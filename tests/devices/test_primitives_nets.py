@@ -355,15 +355,15 @@ def test_param_sync_copies_the_learners_network(algorithm: str) -> None:
 
 def test_kernels_that_divide_are_compiled_with_the_numpy_error_model() -> None:
     """Python's error model checks each division for zero, and Adam's loop would not vectorise."""
-    assert nets.adam.targetoptions["error_model"] == "numpy"
-    flags = nets.adam.targetoptions["fastmath"]
-    assert not flags & {"fast", "reassoc", "arcp", "afn"}  # they would break bit equality
+    options = nets.adam.targetoptions
+    assert options["error_model"] == "numpy"
+    assert options["fastmath"] is False  # the processor would decide bits
     compiler: Any = numba
     signature = tuple(
         compiler.typeof(a) for a in (*[np.ones(64, np.float32)] * 4, 1, 0.1, np.ones(3), 0.0)
     )
     for error_model, vector in (("numpy", True), ("python", False)):
-        again = compiler.njit(fastmath=flags, error_model=error_model)(nets.adam.py_func)
+        again = compiler.njit(fastmath=False, error_model=error_model)(nets.adam.py_func)
         again.compile(signature)
         code = next(iter(again.inspect_llvm().values()))
         assert bool(re.search(r"fdiv [a-z ]*<\d+ x float>", code)) == vector, error_model

@@ -63,6 +63,19 @@ def test_a_host_taken_as_unknown_is_predicted_within_its_band(variant: str) -> N
     assert sum(held) >= 0.85 * len(held)
 
 
+@pytest.mark.parametrize("variant", ["native", "torch"])
+@pytest.mark.parametrize("share", ["product_share", "tanh_share", "adam_share"])
+def test_a_core_that_reaches_half_of_the_shares_takes_longer_for_native_kernels_alone(
+    variant: str, share: str
+) -> None:
+    half = replace(HERE, figures={**HERE.figures, share: 0.5})
+    rows = [row for row in TIMES if row["variant"] == variant]
+    times = [[seconds_of(of(row), on, variant).compute_s for row in rows] for on in (HERE, half)]
+    ratios = [after / before for before, after in zip(*times, strict=True) if before > 0]
+    assert min(ratios) >= 1
+    assert max(ratios) == 1 if variant == "torch" else 1 < max(ratios) <= 2
+
+
 @pytest.mark.parametrize("row", TIMES[::9], ids=lambda row: f"{row['kind']} {row['variant']}")
 def test_an_estimate_is_the_same_on_every_machine(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -30,7 +30,7 @@ COUNTED: dict[str, Any] = {"_nrt": True}
 ELEMENTWISE: dict[str, Any] = {
     **LEAN,
     "nogil": True,
-    "fastmath": {"contract", "nsz"},
+    "fastmath": False,
     "error_model": "numpy",
 }
 
@@ -38,9 +38,10 @@ fast = compiled(**ELEMENTWISE)
 """Compile arithmetic element by element.
 
 With numpy's error model, loops with a division vectorise; with Python's, a check for zero follows
-each division. A product and a sum may fuse. No sum is reordered, and no quotient or root is
-approximated, so a function computes the same bits in a separate call and inlined into a fused
-kernel. Long sums are written in a fast order (`nets.total`)."""
+each division. No sum is reordered, and no quotient or root is approximated. A product and a sum
+fuse only where the source says so (`fused.multiply_add`), because LLVM chooses by the processor. So
+a function computes the same bits in a separate call and inlined into a fused kernel, and on every
+processor with fused multiply-add. Long sums are written in a fast order (`nets.total`)."""
 
 fast_apart = compiled(apart=True, **ELEMENTWISE)
 """As `fast`, for a function of some microseconds that several functions call. Its machine code is
@@ -53,8 +54,7 @@ fast_apart_counted = compiled(apart=True, **(ELEMENTWISE | COUNTED))
 """As `fast_apart`, for a function that returns an array."""
 
 exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
-"""Compile arithmetic as written, without fusion: environments, the sum tree, random numbers.
-`fastmath=False` is explicit, because an inlined function without the option takes its caller's."""
+"""As `fast`, for environments, the sum tree and random numbers, which need no fusion."""
 
 exact_apart = compiled(apart=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
 """As `exact`, for a function that several functions call."""

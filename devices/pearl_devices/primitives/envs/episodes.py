@@ -6,6 +6,7 @@ the same episode.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -139,7 +140,7 @@ def choose_continuous(action, out, policy):
             if policy.clipped:
                 action[n, c] = min(max(low + half + half * out[n, c], low), high)
             else:
-                action[n, c] = low + half + half * np.float32(np.tanh(out[n, c]))
+                action[n, c] = low + half + half * np.float32(math.tanh(np.float64(out[n, c])))
 
 
 choose = pick_by_action(choose_discrete, choose_continuous, choose_discrete)

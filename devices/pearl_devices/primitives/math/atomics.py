@@ -6,14 +6,16 @@ writer wrote before it. Addresses are those of aligned int64 cells.
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-CELL = 64
-"""Bytes from one cell to the next: a cache line, so that two threads do not share a line."""
+CELL = 128 if platform.machine().lower() in ("arm64", "aarch64") else 64
+"""Bytes from one cell to the next: a cache line, so that two threads do not share a line. Apple's
+cores have lines of 128 bytes, other cores of Arm's architecture 64 or 128."""
 
 give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 """Let another thread have this core, if one waits for it."""

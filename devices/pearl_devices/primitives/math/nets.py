@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
+from pearl_devices.primitives.math.fused import multiply_add
 from pearl_devices.primitives.math.products import (
     affine,
     column_sums,
@@ -46,7 +47,7 @@ def init_params(layers: tuple[int, ...], seed: int, *, final_scale: float | None
         half = 1.0 / math.sqrt(max(i, 1))  # a network without inputs is a constant
         if final_scale is not None and layer == len(layers) - 2:
             half = final_scale
-        parts.append(random.uniform(-half, half, i * o + o))
+        parts.append(half * (2.0 * random.random(i * o + o) - 1.0))
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -174,9 +175,9 @@ def adam(params, grad, m, v, step, lr, hyper, clip_norm):
     root = np.float32(1.0 / math.sqrt(1.0 - hyper[1] ** step))
     for j in range(params.size):
         g = grad[j] * scale
-        m[j] = beta1 * m[j] + rest1 * g
-        v[j] = beta2 * v[j] + rest2 * g * g
-        params[j] -= size * m[j] / (np.sqrt(v[j]) * root + eps)
+        m[j] = multiply_add(beta1, m[j], rest1 * g)
+        v[j] = multiply_add(beta2, v[j], rest2 * g * g)
+        params[j] -= size * m[j] / multiply_add(np.sqrt(v[j]), root, eps)
 
 
 @fast
@@ -189,7 +190,7 @@ def update_target(target, params, step, tau, every):
     else:
         share = np.float32(tau)
         for j in range(params.size):
-            target[j] += share * (params[j] - target[j])
+            target[j] = multiply_add(share, params[j] - target[j], target[j])
 
 
 @fast

@@ -7,9 +7,9 @@ LLVM vector code, so it is as wide as the vectors of the target processor. `pyth
 benchmarks.estimators products` compares it with OpenBLAS and torch.
 
 Each element is a sum over the inner index in rising order, starting from its bias or 0. Product and
-sum are fused if the host can, else rounded twice. With one or two columns, LANES such sums are
-added at the end. So an element has the same bits for any tile, number of rows and grouping. NaN
-passes through ReLU and through its derivative.
+sum are fused if the host can, else rounded twice. With one or two columns, DOT_PARTS such sums are
+added at the end. So an element has the same bits for any tile, number of rows and grouping, and for
+any length of vectors. NaN passes through ReLU and through its derivative.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ import numpy as np
 from numba.extending import intrinsic
 
 from pearl_devices.primitives.math.tiles import dots, pack_strip, tile, turn_block, whole_squares
-from pearl_devices.primitives.math.vectors import LANES, ROWS, STRIP
+from pearl_devices.primitives.math.vectors import (
+    DOT_PARTS,
+    LANES,
+    ROWS,
+    SQUARE_PARTS,
+    STRIP,
+    SUMS,
+)
 from pearl_devices.primitives.native import fast, inner, inner_counted
 
 PACKED_DEPTH, PACKED_ROWS = 128, 32
@@ -148,14 +155,15 @@ def _product(turned: bool, finish: str) -> Any:
 
 def _narrow(columns: int, interleaved: bool) -> Any:
     """Compile the product with one or two columns."""
-    most, one = dots(ROWS, columns, interleaved), dots(1, columns, interleaved)
+    rows = min(ROWS, SUMS * LANES // (DOT_PARTS * columns))
+    most, one = dots(rows, columns, interleaved), dots(1, columns, interleaved)
 
     @inner
     def narrow(m, depth, a, b, out):
         r = 0
-        while r + ROWS <= m:
+        while r + rows <= m:
             most(a, r * depth, depth, b, 0, depth, out, r * columns, columns, depth)
-            r += ROWS
+            r += rows
         while r < m:
             one(a, r * depth, depth, b, 0, depth, out, r * columns, columns, depth)
             r += 1
@@ -172,7 +180,7 @@ _gated_full, _gated_part = _strips(False, "gate")
 def affine(x, weights, bias, out, relu):
     """out (rows, o) = x (rows, i) · weights (i, o) + bias (o), then ReLU if `relu` is 1."""
     i, o = weights.shape
-    if o > 2 or i < LANES:
+    if o > 2 or i < DOT_PARTS:
         _layer(x.shape[0], o, i, x, i, weights, o, out, o, bias, relu)
         return
     if o == 1:
@@ -269,8 +277,8 @@ def column_sums(d, out):
 
 @fast
 def total_squares(x):
-    """Sum of squares of a flat vector, in 4 · LANES interleaved parts."""
-    whole = x.size - x.size % (4 * LANES)
+    """Sum of squares of a flat vector, in SQUARE_PARTS interleaved parts."""
+    whole = x.size - x.size % SQUARE_PARTS
     total = whole_squares(x, whole) if whole > 0 else np.float32(0.0)
     for j in range(whole, x.size):
         total += x[j] * x[j]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pearl_devices.primitives.math.fused import multiply_add
 from pearl_devices.primitives.native import fast
 
 LIMIT = np.float32(8.0)
@@ -44,9 +45,10 @@ def tanh_in_place(x):
         a = LIMIT if given > LIMIT else given
         a = -LIMIT if a < -LIMIT else a
         y = a * a
-        above = a * ((((P4 * y + P3) * y + P2) * y + P1) * y + P0)
-        below = (((Q4 * y + Q3) * y + Q2) * y + Q1) * y + Q0
-        t = above / below
+        above = multiply_add(multiply_add(multiply_add(P4, y, P3), y, P2), y, P1)
+        above = a * multiply_add(above, y, P0)
+        below = multiply_add(multiply_add(multiply_add(Q4, y, Q3), y, Q2), y, Q1)
+        t = above / multiply_add(below, y, Q0)
         t = ONE if t > ONE else t
         x[j] = -ONE if t < -ONE else t
 
@@ -55,4 +57,4 @@ def tanh_in_place(x):
 def tanh_backward(d, a):
     """d ← d · (1 − a²), in place: from the derivative by tanh's output a to that by its input."""
     for j in range(d.size):
-        d[j] *= ONE - a[j] * a[j]
+        d[j] *= multiply_add(-a[j], a[j], ONE)

@@ -1,7 +1,7 @@
 """LLVM vector code for `products`: tiles of a product, a transposition, a sum of squares.
 
 numba's own vectorisation cannot keep a block of sums in registers, so these functions write the
-vector code. A vector has LANES elements; a host with shorter registers uses several.
+vector code. A vector has LANES elements. Order and fusion of additions do not depend on LANES.
 """
 
 from __future__ import annotations
@@ -13,13 +13,24 @@ from numba import types
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
-from pearl_devices.primitives.math.vectors import LANES, STRIP
+from pearl_devices.primitives.math.vectors import (
+    BY_LANE,
+    DOT_PARTS,
+    LANES,
+    SQUARE_PARTS,
+    STRIP,
+)
 from pearl_devices.primitives.numba_internals import get_or_insert_function, make_array
 
 FLOAT, BIT = ir.FloatType(), ir.IntType(1)
 INT, WORD = ir.IntType(64), ir.IntType(32)
 VECTOR, WORDS = ir.VectorType(FLOAT, LANES), ir.VectorType(WORD, LANES)
 ZERO = ir.Constant(VECTOR, [0.0] * LANES)
+Sums = dict[tuple[int, int, int], Any]
+"""(row, column, vector) → the vector's sums."""
+AT_ONCE = 4
+"""Inner indices that a tile loads at once where `BY_LANE`."""
+QUAD = ir.VectorType(FLOAT, AT_ONCE)
 
 
 def _number(value: int) -> Any:
@@ -31,6 +42,19 @@ def _spread(builder: Any, value: Any, kind: Any) -> Any:
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(WORD, 0))
     lanes = ir.Constant(WORDS, [0] * LANES)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), lanes)
+
+
+def _quad(builder: Any, start: Any) -> Any:
+    """AT_ONCE neighbouring elements."""
+    value = builder.load(builder.bitcast(start, QUAD.as_pointer()))
+    value.align = 4
+    return value
+
+
+def _lane(builder: Any, quad: Any, lane: int) -> Any:
+    """A vector with one element of a quad in all lanes; the multiplication takes it as it is."""
+    lanes = ir.Constant(WORDS, [lane] * LANES)
+    return builder.shuffle_vector(quad, ir.Constant(QUAD, ir.Undefined), lanes)
 
 
 def _check(*kinds: Any) -> None:
@@ -107,38 +131,81 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
         bases = [a]
         if not turned:
             bases = [builder.gep(a, [builder.mul(stride, _number(r))]) for r in range(0, rows, 3)]
-        before = builder.block
-        loop, after = builder.append_basic_block("depth"), builder.append_basic_block("end")
-        builder.branch(loop)
-        builder.position_at_end(loop)
 
-        def carried(value: Any) -> Any:
-            phi = builder.phi(value.type)
-            phi.add_incoming(value, before)
-            return phi
-
-        k, pb = carried(_number(0)), carried(b)
-        pa = [carried(base) for base in bases]
-        held = {cell: carried(value) for cell, value in sums.items()}
-        right = [memory.load(pb, v) for v in range(vectors)]
-        new = {}
-        for r in range(rows):
+        def left(pa: list[Any], r: int) -> Any:
             if turned:
-                at = builder.gep(pa[0], [_number(r)])
+                return builder.gep(pa[0], [_number(r)])
+            return builder.gep(pa[r // 3], [builder.mul(stride, _number(r % 3))])
+
+        def by_row(pa: list[Any], pb: Any, held: list[Any]) -> list[Any]:
+            """The sums with one inner index more; each left factor is loaded to all lanes."""
+            right = [memory.load(pb, v) for v in range(vectors)]
+            new = []
+            for r in range(rows):
+                factor = _spread(builder, builder.load(left(pa, r)), VECTOR)
+                for v in range(vectors):
+                    new.append(builder.call(fma, [factor, right[v], held[r * vectors + v]]))
+            return new
+
+        def by_lane(pa: list[Any], pb: Any, held: list[Any]) -> list[Any]:
+            """The sums with AT_ONCE inner indices more; turned: with one, AT_ONCE rows at once."""
+            loads = range(0, rows, AT_ONCE) if turned else range(rows)
+            quads = [_quad(builder, left(pa, r)) for r in loads]
+            for step in range(1 if turned else AT_ONCE):
+                here = builder.gep(pb, [builder.mul(b_row, _number(step))])
+                right = [memory.load(here, v) for v in range(vectors)]
+                new = []
+                for r in range(rows):
+                    quad, lane = (r // AT_ONCE, r % AT_ONCE) if turned else (r, step)
+                    factor = _lane(builder, quads[quad], lane)
+                    for v in range(vectors):
+                        new.append(builder.call(fma, [factor, right[v], held[r * vectors + v]]))
+                held = new
+            return held
+
+        def loop(begin: Any, end: Any, values: list[Any], step: int, more: Any) -> list[Any]:
+            """Add inner indices begin … end − 1, `step` at a time, to the pointers and sums."""
+            before = builder.block
+            body, after = builder.append_basic_block("depth"), builder.append_basic_block("end")
+            some = isinstance(begin, ir.Constant) and step == 1  # depth ≥ 1
+            if some:
+                builder.branch(body)
             else:
-                at = builder.gep(pa[r // 3], [builder.mul(stride, _number(r % 3))])
-            left = _spread(builder, builder.load(at), VECTOR)
-            for v in range(vectors):
-                new[r, v] = builder.call(fma, [left, right[v], held[r, v]])
-        following = builder.add(k, _number(1))
-        k.add_incoming(following, loop)
-        pb.add_incoming(builder.gep(pb, [b_row]), loop)
-        for pointer in pa:
-            pointer.add_incoming(builder.gep(pointer, [stride if turned else _number(1)]), loop)
-        for cell in cells:
-            held[cell].add_incoming(new[cell], loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
-        builder.position_at_end(after)
+                builder.cbranch(builder.icmp_signed("<", begin, end), body, after)
+            builder.position_at_end(body)
+            k, *phis = (builder.phi(value.type) for value in (begin, *values))
+            pb, pa, held = phis[0], phis[1 : 1 + len(bases)], phis[1 + len(bases) :]
+            new = more(pa, pb, held)
+            following = builder.add(k, _number(step))
+            onward = [builder.gep(pb, [builder.mul(b_row, _number(step))])]
+            ahead = builder.mul(stride, _number(step)) if turned else _number(step)
+            onward += [*(builder.gep(pointer, [ahead]) for pointer in pa), *new]
+            for phi, entering, value in zip(
+                (k, *phis), (begin, *values), (following, *onward), strict=True
+            ):
+                phi.add_incoming(entering, before)
+                phi.add_incoming(value, body)
+            builder.cbranch(builder.icmp_signed("<", following, end), body, after)
+            builder.position_at_end(after)
+            if some:
+                return onward
+            ends = []
+            for entering, value in zip(values, onward, strict=True):
+                ends.append(builder.phi(value.type))
+                ends[-1].add_incoming(entering, before)
+                ends[-1].add_incoming(value, body)
+            return ends
+
+        values = [b, *bases, *(sums[cell] for cell in cells)]
+        if BY_LANE and turned and rows % AT_ONCE == 0:
+            values = loop(_number(0), depth, values, 1, by_lane)
+        elif BY_LANE and not turned:
+            whole = builder.sub(depth, builder.srem(depth, _number(AT_ONCE)))
+            values = loop(_number(0), whole, values, AT_ONCE, by_lane)
+            values = loop(whole, depth, values, 1, by_row)
+        else:
+            values = loop(_number(0), depth, values, 1, by_row)
+        new = dict(zip(cells, values[1 + len(bases) :], strict=True))
         below = None
         if finish:
             off = builder.icmp_signed("==", relu, _number(0))
@@ -171,7 +238,7 @@ def tile(rows: int, vectors: int, partial: bool, turned: bool, finish: str) -> A
 
 def dots(rows: int, columns: int, interleaved: bool) -> Any:
     """out[:rows, :columns] = a · b for one or two columns, where a tile would leave most of a
-    vector empty. Sums over the inner index have LANES parts, which are added at the end.
+    vector empty. Sums over the inner index have DOT_PARTS parts, which are added at the end.
 
     b is given by its columns, b_row elements apart, or `interleaved`, row after row. Other
     arguments: as for `tile`.
@@ -187,63 +254,76 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
         fma = get_or_insert_function(
             builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fmuladd.v{LANES}f32"
         )
-        cells = [(r, c) for r in range(rows) for c in range(columns)]
-        whole = builder.sub(depth, builder.srem(depth, _number(LANES)))
+        places = range(DOT_PARTS // LANES)
+        cells = [(r, c, v) for r in range(rows) for c in range(columns) for v in places]
+        whole = builder.sub(depth, builder.srem(depth, _number(DOT_PARTS)))
 
-        def added(k: Any, left: Any | None, sums: dict[tuple[int, int], Any]) -> Any:
-            """The sums with LANES more terms from inner index k; left: with only that many
+        def added(k: Any, left: Any | None, sums: Sums) -> Sums:
+            """The sums with DOT_PARTS more terms from inner index k; left: with only that many
             terms."""
 
-            def memory(before: int, share: int) -> _Memory:
+            def load(at: Any, vector: int, share: int) -> Any:
                 if left is None:
-                    return _Memory(builder, None)
-                more = builder.sub(builder.mul(left, _number(share)), _number(before))
-                return _Memory(builder, more)
+                    return _Memory(builder, None).load(at, vector)
+                more = builder.sub(builder.mul(left, _number(share)), _number(vector * LANES))
+                return _Memory(builder, more).load(at, vector)
 
+            right = {}
             if interleaved:
                 at = builder.gep(b, [builder.mul(k, _number(columns))])
-                parts = [memory(v * LANES, columns).load(at, v) for v in range(columns)]
-                right = [
-                    builder.shuffle_vector(
-                        parts[0],
-                        parts[-1],
-                        ir.Constant(WORDS, [columns * lane + c for lane in range(LANES)]),
-                    )
-                    for c in range(columns)
-                ]
+                for v in places:
+                    parts = [load(at, v * columns + c, columns) for c in range(columns)]
+                    for c in range(columns):
+                        lanes = [columns * lane + c for lane in range(LANES)]
+                        right[c, v] = builder.shuffle_vector(
+                            parts[0], parts[-1], ir.Constant(WORDS, lanes)
+                        )
             else:
-                starts = [builder.add(k, builder.mul(b_row, _number(c))) for c in range(columns)]
-                right = [memory(0, 1).load(builder.gep(b, [at]), 0) for at in starts]
+                for c in range(columns):
+                    at = builder.gep(b, [builder.add(k, builder.mul(b_row, _number(c)))])
+                    right |= {(c, v): load(at, v, 1) for v in places}
             new = {}
             for r in range(rows):
                 at = builder.gep(a, [builder.add(k, builder.mul(stride, _number(r)))])
-                line = memory(0, 1).load(at, 0)
-                for c in range(columns):
-                    new[r, c] = builder.call(fma, [line, right[c], sums[r, c]])
+                for v in places:
+                    line = load(at, v, 1)
+                    for c in range(columns):
+                        new[r, c, v] = builder.call(fma, [line, right[c, v], sums[r, c, v]])
             return new
 
         before = builder.block
-        head, body = builder.append_basic_block("head"), builder.append_basic_block("dots")
-        after = builder.append_basic_block("end")
+        head, body, rest, partly, after = (
+            builder.append_basic_block(name) for name in ("head", "dots", "rest", "partly", "end")
+        )
         builder.branch(head)
         builder.position_at_end(head)
         k = builder.phi(INT)
         k.add_incoming(_number(0), before)
         held = {cell: builder.phi(VECTOR) for cell in cells}
-        builder.cbranch(builder.icmp_signed("<", k, whole), body, after)
+        builder.cbranch(builder.icmp_signed("<", k, whole), body, rest)
         builder.position_at_end(body)
         new = added(k, None, held)
-        k.add_incoming(builder.add(k, _number(LANES)), body)
+        k.add_incoming(builder.add(k, _number(DOT_PARTS)), body)
         builder.branch(head)
         for cell in cells:
             held[cell].add_incoming(ZERO, before)
             held[cell].add_incoming(new[cell], body)
+        builder.position_at_end(rest)
+        builder.cbranch(builder.icmp_signed("<", whole, depth), partly, after)
+        builder.position_at_end(partly)
+        more = added(whole, builder.sub(depth, whole), held)
+        partly = builder.block
+        builder.branch(after)
         builder.position_at_end(after)
-        last = added(whole, builder.sub(depth, whole), held)
+        last = {cell: builder.phi(VECTOR) for cell in cells}
+        for cell in cells:
+            last[cell].add_incoming(held[cell], rest)
+            last[cell].add_incoming(more[cell], partly)
         for r in range(rows):
             at = builder.gep(out, [builder.mul(row, _number(r))])
             for c in range(columns):
-                builder.store(_lane_sum(builder, last[r, c]), builder.gep(at, [_number(c)]))
+                total = _lane_sum(builder, [last[r, c, v] for v in places])
+                builder.store(total, builder.gep(at, [_number(c)]))
         return context.get_dummy_value()
 
     @intrinsic
@@ -255,9 +335,12 @@ def dots(rows: int, columns: int, interleaved: bool) -> Any:
     return product
 
 
-def _lane_sum(builder: Any, total: Any) -> Any:
-    """Sum a vector's lanes: halves are added until one number is left."""
-    width = LANES
+def _lane_sum(builder: Any, parts: list[Any]) -> Any:
+    """Sum the lanes of vectors in a row: halves are added until one number is left."""
+    while len(parts) > 1:
+        half = len(parts) // 2
+        parts = [builder.fadd(*two) for two in zip(parts[:half], parts[half:], strict=True)]
+    total, width = parts[0], LANES
     while width > 1:
         width //= 2
         halves = []
@@ -346,7 +429,7 @@ pack_strip: Any = intrinsic(_pack)
 
 
 def _squares(typing, x, count):
-    """Sum of squares of the first `count` elements, a multiple of 4 · LANES above 0."""
+    """Sum of squares of the first `count` elements, a multiple of SQUARE_PARTS above 0."""
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
         memory = _Memory(builder, None)
@@ -359,13 +442,13 @@ def _squares(typing, x, count):
         builder.branch(loop)
         builder.position_at_end(loop)
         k = builder.phi(INT)
-        sums = [builder.phi(VECTOR) for _ in range(4)]
+        sums = [builder.phi(VECTOR) for _ in range(SQUARE_PARTS // LANES)]
         here = builder.gep(start, [k])
         new = []
         for v, held in enumerate(sums):
             value = memory.load(here, v)
             new.append(builder.call(fma, [value, value, held]))
-        following = builder.add(k, _number(4 * LANES))
+        following = builder.add(k, _number(SQUARE_PARTS))
         k.add_incoming(_number(0), before)
         k.add_incoming(following, loop)
         for held, value in zip(sums, new, strict=True):
@@ -373,8 +456,7 @@ def _squares(typing, x, count):
             held.add_incoming(value, loop)
         builder.cbranch(builder.icmp_signed("<", following, given[1]), loop, after)
         builder.position_at_end(after)
-        total = builder.fadd(builder.fadd(new[0], new[1]), builder.fadd(new[2], new[3]))
-        return _lane_sum(builder, total)
+        return _lane_sum(builder, new)
 
     _check(x)
     return types.float32(x, types.int64), generate

@@ -58,5 +58,14 @@ LANES, _COUNT = registers(*target())
 ROWS = 8 if _COUNT == 32 else 6
 """Rows of the largest tile. With two vectors per row, this many sums hide the latency of their
 additions and leave registers for the factors: 16 of 32, 12 of 16."""
+SUMS = 2 * ROWS
+"""Vectors of sums that a block keeps in registers."""
 STRIP = 2 * LANES
 """Columns of the widest tile."""
+BY_LANE = (LANES, _COUNT) == NEON
+"""Whether an instruction multiplies by one lane of a vector, so that a load to all lanes, which
+takes a slot of the multiply units on Arm's cores, can be left out."""
+DOT_PARTS, SQUARE_PARTS = 16, 64
+"""Parts of the sums over neighbouring elements: the same on every host, so that its vectors decide
+no bit. With 16, a dot product keeps one vector of AVX-512 busy and leaves registers for 3 rows by 2
+columns of AVX2. With 64, four vectors of AVX-512 hide the latency of additions."""

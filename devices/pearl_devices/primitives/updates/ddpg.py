@@ -44,7 +44,7 @@ def squash(z, low, high):
     for r in range(z.shape[0]):
         for c in range(z.shape[1]):
             half = np.float32(0.5) * (high[c] - low[c])
-            z[r, c] = low[c] + half + half * math.tanh(z[r, c])
+            z[r, c] = low[c] + half + half * np.float32(math.tanh(np.float64(z[r, c])))
 
 
 @fast

@@ -26,7 +26,13 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import size
 from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.math.rng import normals, stream_base, uniform
-from pearl_devices.primitives.native import bind_call, fast, fast_apart, pick_by_action
+from pearl_devices.primitives.native import (
+    bind_call,
+    exact,
+    fast,
+    fast_apart,
+    pick_by_action,
+)
 
 HALF_LOG_2_PI = np.float32(0.5 * math.log(2.0 * math.pi))
 HALF, ONE, ZERO, INFINITE = (np.float32(x) for x in (0.5, 1.0, 0.0, np.inf))
@@ -40,11 +46,34 @@ def orthogonal_params(
     random = np.random.default_rng(seed)
     parts = []
     for layer, (i, o) in enumerate(pairwise(layers)):
-        q, r = np.linalg.qr(random.normal(size=(max(i, o), min(i, o))))
-        q = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+        q = random.normal(size=(max(i, o), min(i, o)))
+        orthonormalise(q, np.zeros(q.shape[1]))
         gain = final_gain if layer == len(layers) - 2 else math.sqrt(2.0)
         parts += [(gain * (q if i >= o else q.T)).reshape(-1), np.zeros(o)]
     return np.concatenate(parts).astype(np.float32)
+
+
+@exact
+def orthonormalise(a, along):
+    """Columns of a (m, n ≤ m) ← each less its parts along the columns before it, with length 1.
+
+    Modified Gram-Schmidt (Björck 1967), row by row, so that a processor's vectors do not decide the
+    order of a sum, as they do in LAPACK. along (n): scratch.
+    """
+    m, n = a.shape
+    for k in range(n):
+        squares = 0.0
+        for i in range(m):
+            squares += a[i, k] * a[i, k]
+        for j in range(k, n):
+            along[j] = 0.0
+        for i in range(m):
+            a[i, k] /= math.sqrt(squares)
+            for j in range(k + 1, n):
+                along[j] += a[i, k] * a[i, j]
+        for i in range(m):
+            for j in range(k + 1, n):
+                a[i, j] -= a[i, k] * along[j]
 
 
 @fast

@@ -70,13 +70,13 @@ def sample(z, noise, low, high, squashed, action, log_prob):
             log_std = min(max(z[r, a + c], LOWEST), HIGHEST)
             u = z[r, c] + np.float32(math.exp(log_std)) * noise[r, c]
             size = abs(u)
-            less = np.float32(math.expm1(np.float32(-2.0) * size))
+            less = np.float32(math.expm1(-2.0 * np.float64(size)))
             t = -less / (np.float32(2.0) + less)
             squashed[r, c] = t if u > np.float32(0.0) else -t
             half = np.float32(0.5) * (high[c] - low[c])
             action[r, c] = low[c] + half + half * squashed[r, c]
             log_prob[r] -= np.float32(0.5) * noise[r, c] * noise[r, c] + log_std + HALF_LOG_2_PI
-            rest = LOG_2 - size - np.float32(math.log1p(np.float32(1.0) + less))
+            rest = LOG_2 - size - np.float32(math.log1p(np.float64(np.float32(1.0) + less)))
             log_prob[r] -= np.float32(2.0) * rest
 
 
@@ -99,7 +99,7 @@ def draw_actions(rng, z, explore, low, high, action, noise):
                 log_std = min(max(z[r, a + c], LOWEST), HIGHEST)
                 u = z[r, c] + np.float32(math.exp(log_std)) * noise[r, c]
                 half = np.float32(0.5) * (high[c] - low[c])
-                action[r, c] = low[c] + half + half * math.tanh(u)
+                action[r, c] = low[c] + half + half * np.float32(math.tanh(np.float64(u)))
 
 
 @fast_apart
