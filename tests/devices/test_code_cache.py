@@ -30,11 +30,11 @@ ROOT = Path(__file__).parents[2]
 Z = np.uint64(5)
 
 CALLER = """
-from pearl_devices.primitives.native import exact
+from pearl_devices.primitives.native import fast
 from pearl_devices.primitives.math.rng import mix
 
 
-@exact
+@fast
 def called(z):
     return mix(z)
 """

@@ -53,18 +53,11 @@ fast_counted = compiled(**(ELEMENTWISE | COUNTED))
 fast_apart_counted = compiled(apart=True, **(ELEMENTWISE | COUNTED))
 """As `fast_apart`, for a function that returns an array."""
 
-exact = compiled(nogil=True, fastmath=False, error_model="numpy", **LEAN)
-"""As `fast`, for environments, the sum tree and random numbers, which need no fusion."""
-
-exact_apart = compiled(apart=True, nogil=True, fastmath=False, error_model="numpy", **LEAN)
-"""As `exact`, for a function that several functions call."""
-
-INNER: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
-inner = part(**INNER, **LEAN)
-"""As `exact`, for functions that are defined inside other functions and that only compiled code
+inner = part(**ELEMENTWISE)
+"""As `fast`, for functions that are defined inside other functions and that only compiled code
 calls. The cached code of their callers contains them; they have no cache of their own."""
 
-inner_counted = part(**INNER, **COUNTED)
+inner_counted = part(**(ELEMENTWISE | COUNTED))
 """As `inner`, for a function that makes an array."""
 
 

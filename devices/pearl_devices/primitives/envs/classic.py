@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pearl_devices.primitives.math.rng import uniform
-from pearl_devices.primitives.native import exact
+from pearl_devices.primitives.native import fast
 
 GRAVITY, CART_KG, POLE_KG, HALF_POLE_M, FORCE_N, CART_STEP_S = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
 TOTAL_KG = POLE_KG + CART_KG
@@ -37,13 +37,13 @@ HILL_FORCE, HILL_POWER, HILL_GOAL, HILL_GOAL_CONTINUOUS = 0.001, 0.0015, 0.5, 0.
 ACROBOT_STEP_S, ACROBOT_SPEED_1, ACROBOT_SPEED_2 = 0.2, 4 * math.pi, 9 * math.pi
 
 
-@exact
+@fast
 def cartpole_reset(state, n, base):
     for j in range(4):
         state[n, j] = -0.05 + 0.1 * uniform(base, 4 * n + j)
 
 
-@exact
+@fast
 def cartpole_move(state, n, action):
     x, x_dot, angle, angle_dot = state[n, 0], state[n, 1], state[n, 2], state[n, 3]
     force = FORCE_N if action == 1 else -FORCE_N
@@ -62,19 +62,19 @@ def cartpole_move(state, n, action):
     return 1.0, abs(x) > TRACK_LIMIT_M or abs(angle) > ANGLE_LIMIT
 
 
-@exact
+@fast
 def cartpole_observe(state, n, out):
     for j in range(4):
         out[n, j] = state[n, j]
 
 
-@exact
+@fast
 def pendulum_reset(state, n, base):
     state[n, 0] = -PI + TWO_PI * uniform(base, 2 * n)
     state[n, 1] = -1.0 + 2.0 * uniform(base, 2 * n + 1)
 
 
-@exact
+@fast
 def pendulum_move(state, n, torque):
     limit = np.float32(TORQUE_LIMIT)
     u = min(max(torque, -limit), limit)
@@ -89,14 +89,14 @@ def pendulum_move(state, n, torque):
     return -cost, False
 
 
-@exact
+@fast
 def pendulum_observe(state, n, out):
     out[n, 0] = math.cos(state[n, 0])
     out[n, 1] = math.sin(state[n, 0])
     out[n, 2] = state[n, 1]
 
 
-@exact
+@fast
 def mountain_car_reset(state, n, base):
     """state: position, velocity, and 1 once a step is done."""
     state[n, 0] = -0.6 + (-0.4 - -0.6) * uniform(base, n)
@@ -104,7 +104,7 @@ def mountain_car_reset(state, n, base):
     state[n, 2] = 0.0
 
 
-@exact
+@fast
 def mountain_car_move(state, n, action):
     position, velocity = state[n, 0], state[n, 1]
     velocity += (action - 1) * HILL_FORCE + math.cos(3 * position) * (-HILL_GRAVITY)
@@ -116,13 +116,13 @@ def mountain_car_move(state, n, action):
     return -1.0, position >= HILL_GOAL and velocity >= 0.0
 
 
-@exact
+@fast
 def mountain_car_observe(state, n, out):
     out[n, 0] = state[n, 0]
     out[n, 1] = state[n, 1]
 
 
-@exact
+@fast
 def hill_first(position, velocity, push, pull):
     """Return the new (position, velocity) of the first step after a reset, in float64."""
     velocity += push - pull
@@ -133,7 +133,7 @@ def hill_first(position, velocity, push, pull):
     return position, velocity, position >= HILL_GOAL_CONTINUOUS and velocity >= 0.0
 
 
-@exact
+@fast
 def hill_next(position, velocity, push):
     """Return the new (position, velocity) of any later step; arguments are float32."""
     fastest = np.float32(HILL_SPEED)
@@ -146,7 +146,7 @@ def hill_next(position, velocity, push):
     return position, velocity, done
 
 
-@exact
+@fast
 def mountain_car_continuous_move(state, n, action):
     inside = abs(action) <= np.float32(1.0)
     push = np.float32(min(max(action, np.float32(-1.0)), np.float32(1.0)))
@@ -174,13 +174,13 @@ def mountain_car_continuous_move(state, n, action):
     return (100.0 if done else 0.0) - spent * spent * 0.1, done
 
 
-@exact
+@fast
 def acrobot_reset(state, n, base):
     for j in range(4):
         state[n, j] = np.float32(-0.1 + (0.1 - -0.1) * uniform(base, 4 * n + j))
 
 
-@exact
+@fast
 def acrobot_slope(one, two, speed_one, speed_two, torque):
     """The two angular accelerations. Both links: 1 m, 1 kg, centre of mass in the middle."""
     cosine, sine = math.cos(two), math.sin(two)
@@ -199,7 +199,7 @@ def acrobot_slope(one, two, speed_one, speed_two, torque):
     return -(d2 * second + phi1) / d1, second
 
 
-@exact
+@fast
 def wrap(angle):
     while angle > PI:
         angle = angle - TWO_PI
@@ -208,7 +208,7 @@ def wrap(angle):
     return angle
 
 
-@exact
+@fast
 def acrobot_move(state, n, action):
     torque, h = np.float64(action) - 1.0, ACROBOT_STEP_S / 2.0
     a, b, c, d = state[n, 0], state[n, 1], state[n, 2], state[n, 3]
@@ -231,7 +231,7 @@ def acrobot_move(state, n, action):
     return 0.0 if done else -1.0, done
 
 
-@exact
+@fast
 def acrobot_observe(state, n, out):
     out[n, 0], out[n, 1] = math.cos(state[n, 0]), math.sin(state[n, 0])
     out[n, 2], out[n, 3] = math.cos(state[n, 1]), math.sin(state[n, 1])

@@ -24,7 +24,7 @@ from pearl_devices.primitives.envs.evaluations import Evaluations
 from pearl_devices.primitives.envs.native_envs import OPTIONS, environment_mark, marked_program
 from pearl_devices.primitives.envs.normalise import scale
 from pearl_devices.primitives.math.nets import forward, scratch
-from pearl_devices.primitives.native import bind_call, exact, fast, pick_by_action
+from pearl_devices.primitives.native import bind_call, fast, pick_by_action
 
 HALF = np.float32(0.5)
 
@@ -147,7 +147,7 @@ choose = pick_by_action(choose_discrete, choose_continuous, choose_discrete)
 """No native environment has factored actions."""
 
 
-@exact
+@fast
 def start(env, rows, episodes, n):
     """Begin the next episode in row n."""
     episode = episodes.at[1]
@@ -158,7 +158,7 @@ def start(env, rows, episodes, n):
     observe(env, rows.state, n, rows.obs)
 
 
-@exact
+@fast
 def begin(env, rows, episodes):
     """Begin an episode in every row."""
     episodes.at[0], episodes.at[1] = rows.episode.size, 0
@@ -166,7 +166,7 @@ def begin(env, rows, episodes):
         start(env, rows, episodes, n)
 
 
-@exact
+@fast
 def take(rows, n, other):
     """Overwrite row n with row `other`, whose action is chosen and not yet done."""
     for c in range(rows.state.shape[1]):
@@ -179,7 +179,7 @@ def take(rows, n, other):
     rows.total[n] = rows.total[other]
 
 
-@exact
+@fast
 def play(env, policy, rows, episodes, steps):
     """Play `steps` vector steps, or fewer if all episodes end."""
     width = rows.obs.shape[1]

@@ -25,11 +25,11 @@ from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.classic import DYNAMICS
 from pearl_devices.primitives.envs.normalise import with_normalisation
 from pearl_devices.primitives.math.rng import stream_base
-from pearl_devices.primitives.native import ELEMENTWISE, bind_call, exact, exact_apart, rename
+from pearl_devices.primitives.native import ELEMENTWISE, bind_call, fast, fast_apart, rename
 from pearl_devices.primitives.parts import PART
 
 
-@exact
+@fast
 def record(n, reward, done, env_return, elapsed, returns, lengths, count):
     """Add a reward to the running episode; at its end, write it to the ring and clear it."""
     env_return[n] += reward
@@ -42,7 +42,7 @@ def record(n, reward, done, env_return, elapsed, returns, lengths, count):
         elapsed[n] = 0
 
 
-@exact
+@fast
 def begin(rng, action, obs, step):
     """Write observations and actions before the step; return the base of the random stream."""
     s_obs, s_action = step[0], step[1]
@@ -57,7 +57,7 @@ def begin(rng, action, obs, step):
     return stream_base(rng[0], rng[1])
 
 
-@exact
+@fast
 def close(n, reward, terminated, limit, episodes, step):
     """Write reward and flags of environment n; return whether its episode is over."""
     elapsed, env_return, returns, lengths, count = episodes
@@ -94,7 +94,7 @@ def _vector_step(name: str, program: str) -> Any:
                 reset(state, n, base)
             observe(state, n, obs)
 
-    return exact_apart(rename(name, step))
+    return fast_apart(rename(name, step))
 
 
 # Cached machine code finds a separately compiled function by the name that it has in this module.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.native import bind_call, exact
+from pearl_devices.primitives.native import bind_call, fast
 
 Array = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -26,7 +26,7 @@ FIRST_COUNT = 1e-4
 """Weight of the first mean 0 and variance 1, as in gymnasium."""
 
 
-@exact
+@fast
 def join(stats, column, count, mean, variance, rows):
     """Join stats (2, …), mean and variance of `count` values, with those of `rows` more values."""
     total = count + rows
@@ -36,7 +36,7 @@ def join(stats, column, count, mean, variance, rows):
     stats[1, column] = moved / total
 
 
-@exact
+@fast
 def take_in(obs, only, stats, count):
     """Join the rows of obs (N, O) that `only` (N) marks into the statistics, all columns."""
     rows = 0
@@ -58,12 +58,12 @@ def take_in(obs, only, stats, count):
     count[0] += rows
 
 
-@exact
+@fast
 def clip(value, limit):
     return min(max(value, -limit), limit) if limit > 0.0 else value
 
 
-@exact
+@fast
 def scale(obs, n, stats, options, out):
     """Row n of out ← (row n of obs − mean) / standard deviation."""
     for c in range(obs.shape[1]):
@@ -71,7 +71,7 @@ def scale(obs, n, stats, options, out):
         out[n, c] = clip((np.float64(obs[n, c]) - stats[0, c]) / deviation, options[0])
 
 
-@exact
+@fast
 def first_observations(raw, obs, stats, count, options, only):
     """Normalise env.obs (N, O) of new episodes. raw: as the environments gave it."""
     take_in(raw, only, stats, count)
@@ -79,7 +79,7 @@ def first_observations(raw, obs, stats, count, options, only):
         scale(raw, n, stats, options, obs)
 
 
-@exact
+@fast
 def observations(raw, raw_next, obs, next_obs, terminated, truncated, stats, count, options, only):
     """Normalise step.next_obs and env.obs of one firing. only (N): scratch.
 
@@ -98,7 +98,7 @@ def observations(raw, raw_next, obs, next_obs, terminated, truncated, stats, cou
                 obs[n, c] = next_obs[n, c]
 
 
-@exact
+@fast
 def rewards(reward, terminated, returns, stats, count, options):
     """Normalise step.reward of one firing, in place. returns (N): running discounted returns."""
     envs = reward.size

@@ -12,12 +12,12 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.fpga.passes import flush, forward, hidden
-from pearl_devices.primitives.native import bind_call, exact_apart
+from pearl_devices.primitives.native import bind_call, fast_apart
 from pearl_devices.primitives.updates.ddpg import explore_around
 from pearl_devices.primitives.updates.dqn import choose
 
 
-@exact_apart
+@fast_apart
 def outputs(obs, params, layers, inputs, acts):
     """acts ← activations of a forward pass of the observations."""
     rows = obs.shape[0]
@@ -27,7 +27,7 @@ def outputs(obs, params, layers, inputs, acts):
     forward(params, layers, inputs, acts, rows, rows)
 
 
-@exact_apart
+@fast_apart
 def infer_discrete(rng, obs, params, explore, action, layers, inputs, acts):
     outputs(obs, params, layers, inputs, acts)
     rows = obs.shape[0]
@@ -35,7 +35,7 @@ def infer_discrete(rng, obs, params, explore, action, layers, inputs, acts):
     choose(rng, q, explore, action)
 
 
-@exact_apart
+@fast_apart
 def infer_continuous(rng, obs, params, explore, low, high, action, layers, inputs, acts):
     outputs(obs, params, layers, inputs, acts)
     rows = obs.shape[0]

@@ -20,12 +20,12 @@ from pearl_devices.primitives.fpga.passes import (
     td_terms,
 )
 from pearl_devices.primitives.fpga.tanh import tanh_table
-from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.updates.critics import batch_of, net_of, rules_of
 from pearl_devices.primitives.updates.stop_word import call_ends
 
 
-@exact
+@fast
 def curve(z, table):
     """Return tanh(z) from the table of `rtl/squash.v`: linear in each of 512 intervals of 1/64."""
     size = flush(abs(z))
@@ -35,7 +35,7 @@ def curve(z, table):
     return -bent if z < np.float32(0.0) else bent
 
 
-@exact
+@fast
 def squash(z, low, high, table, bent, joined):
     """Last columns of joined ← actions of the outputs z (rows, A); bent ← tanh(z)."""
     actions = z.shape[1]
@@ -48,7 +48,7 @@ def squash(z, low, high, table, bent, joined):
             joined[b, start + c] = flush(flush(flush(half) * bent[b, c]) + middle)
 
 
-@exact_apart
+@fast_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, actor, critic, rules, array, inv_rows,
     table, joined, ahead, bent, tail, d_out, d_action, transposed, sums,
@@ -97,7 +97,7 @@ def step(
     optimise(actor, rules, array, sums)
 
 
-@exact_apart
+@fast_apart
 def update(
     batch, rules, actor, critic, array, inv_rows, table, joined, ahead, bent, tail, d_out,
     d_action, transposed, sums,

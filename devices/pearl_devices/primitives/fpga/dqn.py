@@ -19,13 +19,13 @@ from pearl_devices.primitives.fpga.passes import (
     target_value,
     td_terms,
 )
-from pearl_devices.primitives.native import bind_call, exact_apart
+from pearl_devices.primitives.native import bind_call, fast_apart
 from pearl_devices.primitives.updates.critics import batch_of, net_of, rules_of
 from pearl_devices.primitives.updates.dqn import argmax
 from pearl_devices.primitives.updates.stop_word import call_ends
 
 
-@exact_apart
+@fast_apart
 def step(
     obs, action, reward, next_obs, discount, weight, td, net, rules, double, array, inv_rows, both,
     acts_target, d_out, transposed, sums,
@@ -59,7 +59,7 @@ def step(
     optimise(net, rules, array, sums)
 
 
-@exact_apart
+@fast_apart
 def update(
     batch, rules, net, double, array, inv_rows, both, acts_target, d_out, transposed, sums
 ):  # fmt: skip

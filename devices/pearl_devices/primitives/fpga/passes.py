@@ -10,26 +10,26 @@ from __future__ import annotations
 import numpy as np
 
 from pearl_devices.primitives.math.nets import rate
-from pearl_devices.primitives.native import exact, exact_apart
+from pearl_devices.primitives.native import fast, fast_apart
 
 TINY = np.float32(1.1754943508222875e-38)
 """The least normal float32."""
 CLIP_EPS = np.float32(1e-6)
 
 
-@exact
+@fast
 def flush(x):
     """Return x as the DSP block reads x: a subnormal number or zero is +0."""
     return np.float32(0.0) if abs(x) < TINY else x
 
 
-@exact_apart
+@fast_apart
 def flush_all(flat):
     for j in range(flat.size):
         flat[j] = flush(flat[j])
 
 
-@exact
+@fast
 def flush_net(net):
     flush_all(net.params)
     flush_all(net.target)
@@ -37,7 +37,7 @@ def flush_net(net):
     flush_all(net.v)
 
 
-@exact_apart
+@fast_apart
 def forward_layer(x, i, weights, out, relu):
     """out (rows, o) ← the first i columns of x times weights (i + 1, o)."""
     rows, o = out.shape
@@ -55,7 +55,7 @@ def forward_layer(x, i, weights, out, relu):
             row[c] = np.float32(0.0) if relu and total < np.float32(0.0) else total
 
 
-@exact_apart
+@fast_apart
 def weight_gradient(x, i, d, gradient):
     """gradient (i + 1, o) ← [first i columns of x, ones]ᵀ · d (rows, o)."""
     rows, o = d.shape
@@ -69,7 +69,7 @@ def weight_gradient(x, i, d, gradient):
             gradient[i, c] = d[b, c] if b == 0 else flush(gradient[i, c] + d[b, c])
 
 
-@exact_apart
+@fast_apart
 def input_gradient(d, weights, first, out, transposed):
     """out (rows, i) ← d (rows, o) · (rows first … of the weights)ᵀ."""
     rows, o = d.shape
@@ -89,7 +89,7 @@ def input_gradient(d, weights, first, out, transposed):
                     row[a] = flush(row[a] + flush(value * transposed[start + a]))
 
 
-@exact
+@fast
 def mask(out, active):
     """out ← 0 where the activation is not above 0."""
     for b in range(out.shape[0]):
@@ -97,7 +97,7 @@ def mask(out, active):
             out[b, a] = out[b, a] if active[b, a] > np.float32(0.0) else np.float32(0.0)
 
 
-@exact
+@fast
 def hidden(layers, stored):
     """Return the offset of the output in the activations of a pass with `stored` rows per block."""
     at = 0
@@ -106,7 +106,7 @@ def hidden(layers, stored):
     return at
 
 
-@exact_apart
+@fast_apart
 def forward(params, layers, x, acts, stored, rows):
     """Run the first `rows` rows of x. The output is the last block of `acts`. stored: rows of each
     block of `acts`."""
@@ -122,7 +122,7 @@ def forward(params, layers, x, acts, stored, rows):
         a = out
 
 
-@exact_apart
+@fast_apart
 def backward(net, x, stored, d_out, tail, transposed):
     """Compute the gradient with respect to the last tail.shape[1] inputs; if there are none, with
     respect to the parameters.
@@ -156,7 +156,7 @@ def backward(net, x, stored, d_out, tail, transposed):
             input_gradient(d, weights, i - inputs, tail, transposed)
 
 
-@exact_apart
+@fast_apart
 def clip_factor(gradient, layers, array, sums, clip_norm):
     """Return the factor that clips a gradient (`rtl/norm.v`).
 
@@ -187,7 +187,7 @@ def clip_factor(gradient, layers, array, sums, clip_norm):
     return min(factor, np.float32(1.0))
 
 
-@exact_apart
+@fast_apart
 def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
     """Take one step of Adam and update the target (`rtl/adam.v`).
 
@@ -210,7 +210,7 @@ def adam(params, target, gradient, m, v, step, lr, hyper, scale, mode, tau):
             target[j] = w
 
 
-@exact
+@fast
 def target_mode(count, every):
     """Return the mode of the target in gradient step `count`."""
     if every > 0.0:
@@ -218,7 +218,7 @@ def target_mode(count, every):
     return 2
 
 
-@exact_apart
+@fast_apart
 def optimise(net, rules, array, sums):
     """Clip the gradient of a network, and take a step of Adam along the gradient."""
     net.steps[0] += 1
@@ -230,12 +230,12 @@ def optimise(net, rules, array, sums):
     )  # fmt: skip
 
 
-@exact
+@fast
 def target_value(ahead, reward, discount):
     return flush(flush(flush(discount) * ahead) + flush(reward))
 
 
-@exact
+@fast
 def td_terms(value, wanted, weight, inv_rows, delta):
     """Return three figures of one sample: |error|; the derivative of the loss with respect to the
     value (`rtl/loss.v`); its part of the loss, which the host computes."""

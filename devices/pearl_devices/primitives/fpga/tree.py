@@ -20,7 +20,7 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream_base, uniform
-from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.replay import ring
 
 UNIT = 4096
@@ -41,18 +41,18 @@ def _whole_of(tree: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
     return found
 
 
-@exact
+@fast
 def quantise(priority):
     """Return a priority as an integer of at least 1: a row of priority 0 would never be drawn."""
     return min(max(np.int64(np.float64(priority) * UNIT + 0.5), 1), MOST)
 
 
-@exact
+@fast
 def single(number):
     return np.float32(np.float64(number) / UNIT)
 
 
-@exact_apart
+@fast_apart
 def refresh(tree, whole, levels, fanout):
     """whole ← the exact sums of the tree, unless `whole` has them."""
     if single(whole[0]) == tree[0]:
@@ -73,7 +73,7 @@ def refresh(tree, whole, levels, fanout):
         below = above
 
 
-@exact
+@fast
 def set_leaf(tree, whole, levels, fanout, leaf, number):
     """Set the leaf, and the sums of all nodes above it."""
     start = tree.size - levels[levels.size - 1]
@@ -86,7 +86,7 @@ def set_leaf(tree, whole, levels, fanout, leaf, number):
             node //= fanout
 
 
-@exact
+@fast
 def find_leaf(whole, levels, fanout, prefix):
     """Return the leaf whose part of the total contains `prefix`.
 
@@ -109,13 +109,13 @@ def find_leaf(whole, levels, fanout, prefix):
     return node
 
 
-@exact
+@fast
 def prefix_of(fraction, total):
     """Return ⌊fraction · total / 2³²⌋, for fraction below 2³² and total below 2⁴⁶."""
     return ((fraction >> 16) * total + (((fraction & 0xFFFF) * total) >> 16)) >> 16
 
 
-@exact_apart
+@fast_apart
 def draw(rng, tree, whole, levels, fanout, beta, index, weight):
     """Draw one batch of rows and their weights, like `ring.draw`, with one firing of the random
     stream."""
@@ -136,7 +136,7 @@ def draw(rng, tree, whole, levels, fanout, beta, index, weight):
     rng[1] += np.uint64(1)
 
 
-@exact_apart
+@fast_apart
 def sample_steps(
     rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, beta,
     envs, n_step, unit, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
@@ -151,7 +151,7 @@ def sample_steps(
         )  # fmt: skip
 
 
-@exact_apart
+@fast_apart
 def insert(
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
     obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, priority,
@@ -171,7 +171,7 @@ def insert(
         set_leaf(tree, whole, levels, fanout, row + e, top)
 
 
-@exact_apart
+@fast_apart
 def priority_steps(tree, levels, fanout, priority, index, td, whole):
     refresh(tree, whole, levels, fanout)
     alpha, constant = np.float32(priority[0]), np.float32(priority[1])

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from pearl_devices.primitives.native import exact
+from pearl_devices.primitives.native import fast
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -31,46 +31,46 @@ def key(seed: int, task: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-@exact
+@fast
 def mix(z):
     z = (z ^ (z >> S30)) * FIRST
     z = (z ^ (z >> S27)) * SECOND
     return z ^ (z >> S31)
 
 
-@exact
+@fast
 def stream_base(key, firing):
     """Return the uint64 base of the numbers that one firing draws."""
     return mix(np.uint64(key) + mix((np.uint64(firing) + np.uint64(1)) * GOLDEN))
 
 
-@exact
+@fast
 def bits(base, index):
     """Return 64 random bits."""
     return mix(base + (np.uint64(index) + np.uint64(1)) * GOLDEN)
 
 
-@exact
+@fast
 def uniform(base, index):
     """float64 in [0, 1) with 53 random bits."""
     return np.float64(bits(base, index) >> S11) * TWO_53
 
 
-@exact
+@fast
 def normal(base, index):
     """Standard normal float64, from the uniforms 2·index and 2·index + 1 (Box and Muller 1958)."""
     radius = math.sqrt(-2.0 * math.log(1.0 - uniform(base, 2 * index)))
     return radius * math.cos(TWO_PI * uniform(base, 2 * index + 1))
 
 
-@exact
+@fast
 def uniforms(base, start, out):
     """out (flat float32) ← the uniforms start, start + 1, …, rounded down."""
     for j in range(out.size):
         out[j] = np.float32(bits(base, start + j) >> S40) * TWO_24
 
 
-@exact
+@fast
 def normals(base, start, out):
     """out (flat float32) ← standard normals number start, start + 1, …; start is even.
 

@@ -24,7 +24,7 @@ from pearl_devices.primitives.code_cache import compiled
 from pearl_devices.primitives.math.atomics import CELL, fence, give_way, load, store
 from pearl_devices.primitives.math.nets import CLIP_EPS, adam, rate, update_target
 from pearl_devices.primitives.math.products import total_squares
-from pearl_devices.primitives.native import bind_call, exact, fast
+from pearl_devices.primitives.native import bind_call, fast
 from pearl_devices.primitives.updates import critics
 from pearl_devices.system import WakeEvent, host_system
 
@@ -59,7 +59,7 @@ class Team(NamedTuple):
     sums: Any
 
 
-@exact
+@fast
 def _wait(address, least):
     looks = 0
     while load(address) < least:
@@ -70,7 +70,7 @@ def _wait(address, least):
                 raise RuntimeError("two cores: the other side does not answer")
 
 
-@exact
+@fast
 def barrier(team):
     """Wait until the other side has reached this point too."""
     mine = team.address + OTHER * team.side
@@ -79,7 +79,7 @@ def barrier(team):
     _wait(team.address + OTHER * (1 - team.side), come)
 
 
-@exact
+@fast
 def wait_for_work(team):
     """Side 0: let the helper begin. Side 1: sleep until there is work; False if there will be no
     more work."""
@@ -112,7 +112,7 @@ def wait_for_work(team):
     return True
 
 
-@exact
+@fast
 def split_items(size, side, grain):
     """Return (first, end) of a side's part of `size` items, split at a multiple of `grain`."""
     middle = size // 2 - (size // 2) % grain
@@ -166,7 +166,7 @@ def leave_number(team, value):
     team.sums[team.side, 1] = value
 
 
-@exact
+@fast
 def sum_of_numbers(team):
     return team.sums[0, 1] + team.sums[1, 1]
 

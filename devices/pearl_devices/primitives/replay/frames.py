@@ -23,7 +23,7 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
-from pearl_devices.primitives.native import bind_call, exact
+from pearl_devices.primitives.native import bind_call, fast
 from pearl_devices.primitives.replay.ring import (
     BATCH,
     ROW,
@@ -39,7 +39,7 @@ FRAMES = "frame depth ahead last last_row clock"
 successors of cut rows, and their row numbers; total counts of rows and of such successors."""
 
 
-@exact
+@fast
 def insert(
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
     action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
@@ -83,7 +83,7 @@ def insert(
     append_rows(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
-@exact
+@fast
 def find(last_row, count, number):
     """Return the slot of row `number`; row numbers rise with slots, from the oldest slot."""
     slots = last_row.size
@@ -97,7 +97,7 @@ def find(last_row, count, number):
     return low % slots
 
 
-@exact
+@fast
 def stack(frame, depth, envs, number, frames, out):
     """Write to the beginning of out `frames` frames up to that of row `number`, oldest first; the
     first frame of an episode fills missing places."""
@@ -109,7 +109,7 @@ def stack(frame, depth, envs, number, frames, out):
             out[j * size + c] = frame[place, c]
 
 
-@exact
+@fast
 def gather(
     action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
     cursor, n_step, gamma, index, b_obs, b_action, b_reward, b_next, b_discount,
@@ -141,7 +141,7 @@ def gather(
             b_next[b, newest + c] = source[place, c]
 
 
-@exact
+@fast
 def sample_steps(
     rng, action, reward, terminated, truncated, frame, depth, ahead, last, last_row, clock, envs,
     cursor, tree, levels, fanout, beta, n_step, discount,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.native import exact
+from pearl_devices.primitives.native import fast
 
 MOST, CLOSE = np.float32(255.5), np.float32(1e-3)
 """The end of the range before it is rounded down, and the largest error of a whole number."""
@@ -20,7 +20,7 @@ NO_BYTES = (
 )
 
 
-@exact
+@fast
 def pack(obs, units, out):
     """out (uint8) ← the numbers of which obs (rows, O) are 1/units.
 
@@ -38,7 +38,7 @@ def pack(obs, units, out):
         raise ValueError(NO_BYTES)
 
 
-@exact
+@fast
 def unpack(stored, unit, out):
     """out (rows, O) ← the observations of which `stored` (uint8, or float32 with unit 1) has the
     numbers."""

@@ -16,12 +16,12 @@ from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import ANEW
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.math.rng import stream_base, uniform
-from pearl_devices.primitives.native import bind_call, exact, exact_apart
+from pearl_devices.primitives.native import bind_call, fast, fast_apart
 from pearl_devices.primitives.replay.observations import unit_of
 from pearl_devices.primitives.replay.sum_tree import find_strata, raise_leaves, raise_range
 
 
-@exact
+@fast
 def append_rows(n, capacity, cursor, tree, levels, fanout, priority):
     """Count n rows at the cursor as stored, with the largest priority so far."""
     row = cursor[0]
@@ -37,7 +37,7 @@ def append_rows(n, capacity, cursor, tree, levels, fanout, priority):
     cursor[1] = min(cursor[1] + n, capacity)
 
 
-@exact_apart
+@fast_apart
 def insert(
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
     obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, priority,
@@ -55,7 +55,7 @@ def insert(
     append_rows(n, reward.size, cursor, tree, levels, fanout, priority)
 
 
-@exact_apart
+@fast_apart
 def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
     """Draw one batch of rows and their weights; uses one firing of the random stream.
 
@@ -84,7 +84,7 @@ def draw(rng, cursor, tree, levels, fanout, beta, index, weight):
     rng[1] += np.uint64(1)
 
 
-@exact
+@fast
 def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, row):
     """Return (bootstrap row, n-step return, discount) of `row`; see `gather`."""
     total, factor = np.float64(reward[row]), gamma
@@ -101,7 +101,7 @@ def n_step_return(reward, terminated, truncated, cursor, envs, n_step, gamma, ro
     return row, total, factor if terminated[row] == 0 else 0.0
 
 
-@exact_apart
+@fast_apart
 def gather(
     obs, action, reward, next_obs, terminated, truncated, cursor, envs, n_step, unit, gamma,
     index, b_obs, b_action, b_reward, b_next, b_discount,
@@ -125,7 +125,7 @@ def gather(
             b_next[b, c] = np.float32(next_obs[row, c]) * unit
 
 
-@exact_apart
+@fast_apart
 def set_priorities(tree, levels, fanout, priority, index, td):
     """Leaf ← (|td| + constant)^alpha; for a row drawn twice, the last value counts."""
     leaves = tree.size - levels[levels.size - 1]
@@ -139,7 +139,7 @@ def set_priorities(tree, levels, fanout, priority, index, td):
     raise_leaves(tree, levels, fanout, index)
 
 
-@exact_apart
+@fast_apart
 def sample_steps(
     rng, obs, action, reward, next_obs, terminated, truncated, cursor, tree, levels, fanout, beta,
     envs, n_step, unit, discount, index, weight, b_obs, b_action, b_reward, b_next, b_discount,
@@ -152,7 +152,7 @@ def sample_steps(
         )  # fmt: skip
 
 
-@exact
+@fast
 def priority_steps(tree, levels, fanout, priority, index, td):
     for s in range(index.shape[0]):
         set_priorities(tree, levels, fanout, priority, index[s], td[s])

@@ -19,7 +19,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 from pearl_devices.primitives.math.rng import uniform
-from pearl_devices.primitives.native import exact, inner
+from pearl_devices.primitives.native import fast, inner
 from pearl_devices.primitives.numba_internals import make_array
 
 FLOAT, DOUBLE, WORD = ir.FloatType(), ir.DoubleType(), ir.IntType(32)
@@ -108,7 +108,7 @@ _sum8, _sum16 = _node_sum(8), _node_sum(16)
 _choose8, _choose16 = _choice(8), _choice(16)
 
 
-@exact
+@fast
 def sum_children(tree, start, fanout):
     """Sum `fanout` neighbours from `start`."""
     if fanout == 16:
@@ -121,7 +121,7 @@ def sum_children(tree, start, fanout):
     return total
 
 
-@exact
+@fast
 def raise_range(tree, levels, fanout, first, last):
     """Recompute the parents of the leaves first … last."""
     below = tree.size - levels[levels.size - 1]
@@ -133,7 +133,7 @@ def raise_range(tree, levels, fanout, first, last):
         below = above
 
 
-@exact
+@fast
 def raise_leaves(tree, levels, fanout, leaves):
     """Recompute the parents of `leaves`; cheapest if sorted, correct in any order."""
     below, span = tree.size - levels[levels.size - 1], 1
@@ -149,7 +149,7 @@ def raise_leaves(tree, levels, fanout, leaves):
         below = above
 
 
-@exact
+@fast
 def choose_child(tree, start, fanout, prefix):
     """Choose a child like `_choice`, child by child."""
     chosen, rest, sums = 0, prefix, 0.0
@@ -196,7 +196,7 @@ one_by_16, four_by_16 = _descents(_choose16)
 one_by_any, four_by_any = _descents(choose_child)
 
 
-@exact
+@fast
 def find_leaf(tree, levels, fanout, prefix):
     """Return the leaf whose part of the total contains `prefix`; its priority is 0 only if all are.
 
@@ -209,13 +209,13 @@ def find_leaf(tree, levels, fanout, prefix):
     return one_by_any(tree, levels, fanout, prefix)
 
 
-@exact
+@fast
 def prefix_of(tree, base, b, rows):
     """Return a random prefix in part b of `rows` equal parts of the total."""
     return (b + uniform(base, b)) / rows * np.float64(tree[0])
 
 
-@exact
+@fast
 def find_strata(tree, levels, fanout, base, index):
     """Draw one leaf from each of index.size equal parts of the total, by the uniforms of `base`."""
     rows = index.size

@@ -6,12 +6,12 @@ import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.native import bind_call, exact
+from pearl_devices.primitives.native import bind_call, fast
 from pearl_devices.primitives.replay import ring, rollouts
 from pearl_devices.primitives.replay.observations import pack
 
 
-@exact
+@fast
 def insert(
     units, bytes_obs, bytes_next,
     s_obs, s_action, s_reward, s_next, s_terminated, s_truncated,
@@ -26,7 +26,7 @@ def insert(
     )  # fmt: skip
 
 
-@exact
+@fast
 def insert_step(units, obs, next_obs, step, rollout):
     """Store one vector step, whose observations are packed first: step.obs and step.next_obs are
     scratch of uint8."""

@@ -15,13 +15,13 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.rng import stream_base, uniform
-from pearl_devices.primitives.native import bind_call, exact
+from pearl_devices.primitives.native import bind_call, fast
 
 STRIDE = 16
 """Rows between two visits of order STR (assumed)."""
 
 
-@exact
+@fast
 def visited(order, base, first, size, i):
     """The row of a chunk of `size` rows from `first` that its i-th update visits.
 
@@ -39,7 +39,7 @@ def visited(order, base, first, size, i):
     return first + i
 
 
-@exact
+@fast
 def ahead(values, on_policy, action):
     """The value that bootstraps: of the logged next action, or the largest."""
     if on_policy:
@@ -50,7 +50,7 @@ def ahead(values, on_policy, action):
     return best
 
 
-@exact
+@fast
 def sweep_fp32(on_policy, bits, order, rng, log, tables, rate, discount, count, loss):
     alpha, gamma = np.float32(rate[0]), np.float32(discount[0])
     state, action, reward, next_state, next_action, terminated = log
@@ -70,7 +70,7 @@ def sweep_fp32(on_policy, bits, order, rng, log, tables, rate, discount, count, 
     count[0] += 1
 
 
-@exact
+@fast
 def sweep_int32(on_policy, bits, order, rng, log, tables, rate, discount, count, loss):
     one, half = np.int64(1) << bits, np.int64(1) << (bits - 1)
     alpha, gamma = np.int64(np.rint(rate[0] * one)), np.int64(np.rint(discount[0] * one))
@@ -92,7 +92,7 @@ def sweep_int32(on_policy, bits, order, rng, log, tables, rate, discount, count,
     count[0] += 1
 
 
-@exact
+@fast
 def average(bits, tables, policy):
     """The mean of the tables, added up in float64 in the order of the chunks and rounded once."""
     for s in range(policy.shape[0]):

@@ -28,7 +28,6 @@ from pearl_devices.primitives.math.nets import forward, scratch
 from pearl_devices.primitives.math.rng import normals, stream_base, uniform
 from pearl_devices.primitives.native import (
     bind_call,
-    exact,
     fast,
     fast_apart,
     pick_by_action,
@@ -53,7 +52,7 @@ def orthogonal_params(
     return np.concatenate(parts).astype(np.float32)
 
 
-@exact
+@fast
 def orthonormalise(a, along):
     """Columns of a (m, n ≤ m) ← each less its parts along the columns before it, with length 1.
 

@@ -14,11 +14,11 @@ import numpy as np
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math.rng import stream_base, uniform
-from pearl_devices.primitives.native import bind_call, exact
+from pearl_devices.primitives.native import bind_call, fast
 from pearl_devices.primitives.updates.dqn import epsilon
 
 
-@exact
+@fast
 def greedy(values, share):
     """An action of the largest value; share, in [0, 1), decides ties."""
     best, ties = values[0], 1
@@ -36,7 +36,7 @@ def greedy(values, share):
     return 0  # all values are NaN, which equals nothing
 
 
-@exact
+@fast
 def draw_action(values, share_random, base, n):
     """Draw an epsilon-greedy action from one row, with numbers 2n and 2n + 1 of the stream."""
     if uniform(base, 2 * n) < share_random:
@@ -44,7 +44,7 @@ def draw_action(values, share_random, base, n):
     return greedy(values, uniform(base, 2 * n + 1))
 
 
-@exact
+@fast
 def choose(rng, obs, table, explore, action):
     base = stream_base(rng[0], rng[1])
     share = epsilon(explore, np.float64(rng[1]) * action.size)
@@ -53,7 +53,7 @@ def choose(rng, obs, table, explore, action):
     rng[1] += np.uint64(1)
 
 
-@exact
+@fast
 def correct(table, visits, state, action, target, rate, td, n):
     """Move one entry towards its target."""
     visits[state, action] += 1
@@ -62,7 +62,7 @@ def correct(table, visits, state, action, target, rate, td, n):
     td[n] = abs(error)
 
 
-@exact
+@fast
 def finish(td, count, loss):
     total = 0.0
     for n in range(td.size):
@@ -71,7 +71,7 @@ def finish(td, count, loss):
     count[0] += 1
 
 
-@exact
+@fast
 def q_learning(
     obs, action, reward, next_obs, terminated, table, visits, rate, gamma, td, count, loss
 ):
@@ -85,7 +85,7 @@ def q_learning(
     finish(td, count, loss)
 
 
-@exact
+@fast
 def sarsa(
     rng, steps, explore, chosen, obs, action, reward, next_obs, terminated, truncated, table,
     visits, rate, gamma, td, count, loss,
