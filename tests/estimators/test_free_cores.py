@@ -55,10 +55,10 @@ def test_the_kernels_figures_are_those_of_this_thread_and_of_the_cores_it_may_us
     (tmp_path / "stat").write_text("\n".join(rows))
     monkeypatch.setattr(linux, "PROC", tmp_path)
     assert free_cores.queued_here_s() == 2.5
-    assert linux.stolen_s() == pytest.approx(7 / os.sysconf("SC_CLK_TCK"))
+    assert linux.Linux().stolen_s() == pytest.approx(7 / os.sysconf("SC_CLK_TCK"))
     monkeypatch.setattr(linux, "PROC", tmp_path / "none")
     assert free_cores.queued_here_s() is None
-    assert linux.stolen_s() == 0.0
+    assert linux.Linux().stolen_s() is None
 
 
 @pytest.mark.parametrize(
