@@ -62,7 +62,8 @@ def share_had(
     """Return the share of each of `cores` cores that a program would get now.
 
     This is the median of LOOKS measurements, less the share that the host of a virtual machine took
-    in the meantime, if that is counted. A share well below 1 means that other programs use these cores.
+    in the meantime, if that is counted. A share well below 1 means that other programs use these
+    cores.
     """
     before_s, shares = stolen(), list[float]()
     for n in range(LOOKS):
