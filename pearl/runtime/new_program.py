@@ -2,11 +2,12 @@
 
 A new process imports the toolkit itself, which takes more than half a CPU-second.
 
-`python -m pearl.runtime.new_program PARENT SIGNAL PROGRAM ARGUMENT…` is such a process.
+`python -m pearl.runtime.new_program PARENT SIGNAL CORES PATH PROGRAM ARGUMENT…` is such a process.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,7 @@ class NewProgram:
         """
         path = os.pathsep.join(place for place in sys.path if place)
         here = [str(os.getpid()), str(int(child.dies_by)), ",".join(map(str, sorted(child.cores)))]
+        here.append(json.dumps(sys.path))
         numbers = [f"{handle}={handle}" for handle in child.handles]
         self.returncode: int | None = None
         self.cpu_s = 0.0
@@ -109,7 +111,8 @@ def running_pids() -> list[int]:
 
 def main() -> int:
     """Run the program that the arguments name; return its exit status."""
-    parent, number, cores, program, *arguments = sys.argv[1:]
+    parent, number, cores, path, program, *arguments = sys.argv[1:]
+    sys.path[:] = json.loads(path)
     host_system.end_with_parent(int(parent), int(number))
     host_system.work_for_user()
     if cores:
