@@ -122,8 +122,9 @@ class HostSystem:
         return float(psutil().virtual_memory().available), float(psutil().swap_memory().free)
 
     def share_memory(self, name: str, size: int) -> int:
-        """Return the handle of new memory, which ends with its last handle and map."""
-        raise self._lacks("memory that processes share")
+        """Return the handle of new memory, which ends with its last handle and map. Without
+        `PROCESSES`, -1: `mmap` makes memory of this process for it."""
+        return -1
 
     # ---------------------------------------------------------------- processes
 
