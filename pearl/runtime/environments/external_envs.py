@@ -244,7 +244,9 @@ def _ending_overdue_envs(look: Callable[[], str | None], limit_s: float) -> Iter
     def watch() -> None:
         while not over.wait(min(limit_s, NAMED_S) / 4):
             if overdue := look():
-                text = f"pearl: {overdue} (train.env_time_limit), and {host_system.NAME} interrupts "
+                text = (
+                    f"pearl: {overdue} (train.env_time_limit), and {host_system.NAME} interrupts "
+                )
                 text += "none; the process ends now. A checkpoint in the run's folder stays valid\n"
                 os.write(2, text.encode())
                 os._exit(1)
