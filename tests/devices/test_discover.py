@@ -126,7 +126,7 @@ def test_instructions_for_bfloat16_are_seen(tmp_path: Path, flag: str) -> None:
 
 def test_the_cpus_of_this_process_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {9, 2}}[pid])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {9, 2}}[pid], raising=False)
     assert part("linux").usable_cpus() == [2, 9]
     for count, usable in ((3, [0, 1, 2]), (None, [0])):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
