@@ -1,4 +1,4 @@
-"""Tests that need torch or NVRTC are skipped where these are not installed, and say so.
+"""Tests that need torch, NVRTC or Linux are skipped where these are missing, and say so.
 
 A test needs what it, or the code that it calls, does not find. `test_without_torch` and
 `test_installed` hold what must work without torch, and are never skipped so.
@@ -13,10 +13,17 @@ import pytest
 
 from pearl_devices.base import UnsupportedError
 from pearl_devices.gpu import nvrtc
+from pearl_devices.system import host_system
 from pearl_devices.torch_threads import INSTALL, has_torch
 
 needs_torch = pytest.mark.skipif(not has_torch(), reason=INSTALL)
 """Marks a test that finds fewer variants without torch, where no error says why."""
+
+
+def needs_linux(why: str) -> pytest.MarkDecorator:
+    """Mark a test of what Linux alone offers. why: what that is, in words."""
+    return pytest.mark.skipif(host_system.NAME != "Linux", reason=f"Linux alone: {why}")
+
 
 NEVER = ("test_without_torch.py", "test_installed.py")
 

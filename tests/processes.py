@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from contextlib import suppress
 from typing import TypeVar
+
+import psutil
 
 from benchmarks.processes import is_running
 from pearl.runtime import processes as children
@@ -23,12 +26,12 @@ def workers() -> set[int]:
     return set(children.running_pids())
 
 
-def named(pid: int) -> str:
-    """The name of a process, as `ps` shows it; empty where it is gone."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
+def is_run(pid: int) -> bool:
+    """Whether a process is a run of a sweep: by its name if it is a fork, else by its command."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return process.name() == "pearl train" or "pearl.cli:main" in process.cmdline()
+    return False
 
 
 def until(found: Callable[[], T], what: str = "the event", *, pause_s: float = 0.02) -> T:
@@ -45,14 +48,22 @@ def until_gone(pids: Iterable[int]) -> None:
     until(lambda: not any(map(is_running, pids)), "the end of the processes")
 
 
-def handles() -> set[str]:
+def handles() -> set[int]:
     """The open file descriptors of this process."""
-    return {h for h in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{h}").exists()}
+    return {int(h) for h in os.listdir("/dev/fd") if is_open(int(h))}
 
 
-def left(before: set[str]) -> list[str]:
+def is_open(handle: int) -> bool:
+    with suppress(OSError):
+        os.fstat(handle)
+        return True
+    return False
+
+
+def left(before: set[int]) -> list[int]:
     """The descriptors opened since, by which lanes share memory, wake each other and hear orders,
-    once all that nobody holds is freed."""
+    once all that nobody holds is freed: pipes, and what has no name in a folder."""
     gc.collect()
-    names = [os.readlink(f"/proc/self/fd/{h}") for h in handles() - before]
-    return [n for n in names if any(kind in n for kind in ("memfd", "eventfd", "pipe"))]
+    kinds = {h: os.fstat(h) for h in handles() - before}
+    named = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISCHR, stat.S_ISSOCK)
+    return [h for h, s in kinds.items() if not s.st_nlink or not any(n(s.st_mode) for n in named)]

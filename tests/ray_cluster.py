@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from tests.networks import Host
 
 START_S = 600.0
@@ -90,13 +92,11 @@ class Cluster:
 def members(leader: int) -> list[int]:
     """The processes of a session, whatever groups they made, and their children."""
     found, parents = [], {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                if int(fields[3]) == leader:
-                    found.append(int(entry.name))
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            parents[process.pid] = process.ppid()
+            if os.getsid(process.pid) == leader:
+                found.append(process.pid)
     grown = True
     while grown:
         more = [pid for pid, parent in parents.items() if parent in found and pid not in found]
@@ -107,22 +107,13 @@ def members(leader: int) -> list[int]:
 
 def listening(pids: Sequence[int]) -> list[tuple[int, str]]:
     """The (process, address:port) pairs that these processes listen at, TCP, of all interfaces."""
-    inodes = {}
-    for each in pids:
-        with suppress(OSError):
-            for handle in Path(f"/proc/{each}/fd").iterdir():
-                with suppress(OSError):
-                    inodes[os.readlink(handle)] = each
     found = []
-    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            pid = inodes.get(f"socket:[{fields[9]}]")
-            if fields[3] == "0A" and pid is not None:  # TCP_LISTEN
-                host, port = fields[1].split(":")
-                words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
-                address = socket.inet_ntop(family, b"".join(words))
-                found.append((pid, f"{address.removeprefix('::ffff:')}:{int(port, 16)}"))
+    for each in pids:
+        with suppress(psutil.Error):
+            for made in psutil.Process(each).net_connections("tcp"):
+                if made.status == psutil.CONN_LISTEN:
+                    host = made.laddr.ip.removeprefix("::ffff:")
+                    found.append((each, f"{host}:{made.laddr.port}"))
     return sorted(found)
 
 

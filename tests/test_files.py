@@ -18,6 +18,7 @@ from pearl.planner.planner import plan
 from pearl.planning.runs import SPEC_MARK, check_folder
 from pearl.seeds import checked_seed
 from tests.cli.test_cli import SPEC, Ran, spec, trained
+from tests.processes import handles
 
 __all__ = ["spec", "trained"]
 ROOT = os.geteuid() == 0
@@ -178,9 +179,9 @@ def test_a_lock_is_one_process_and_sweeps_what_a_killed_one_left(tmp_path: Path)
         (folder / files.LOCK).write_text("")
         with pytest.raises(SpecError, match="process unknown is training"), files.locking(folder):
             pass
-        handles = len(os.listdir("/proc/self/fd"))
+        before = len(handles())
     assert list(folder.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) == handles - 1
+    assert len(handles()) == before - 1
     (tmp_path / "file").touch()
     with pytest.raises(SpecError, match="cannot be written here: Not a directory"):
         files._locked(tmp_path / "file" / "x")

@@ -140,7 +140,7 @@ class Run(HasPage):
     """The outcome of one training run; keys as in `docs/contract.md`, SI units.
 
     wall_s, cpu_s: the whole run, child processes included.
-    steady: {wall_s, cpu_s, env_steps, updates, waited_s if known, stolen_s} of the steady stretch.
+    steady: {wall_s, cpu_s, env_steps, updates; waited_s, stolen_s if known} of the steady stretch.
         It begins with the first iteration after the start of learning plus a tenth of the steps,
         and ends with the run. env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from
         it; they are None if the run ended before it.

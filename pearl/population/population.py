@@ -103,6 +103,7 @@ def sweep(
     watch.print_event(runner.schedule)
     if folder is None or dry_run:
         return runner.result("planned")
+    host_system.raise_file_limit()
     with interruptible() as interruption, locking(folder):
         return runner.run(interruption, restarts)
 

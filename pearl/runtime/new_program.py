@@ -2,15 +2,17 @@
 
 A new process imports the toolkit itself, which takes more than half a CPU-second.
 
-`python -m pearl.runtime.new_program PARENT SIGNAL PROGRAM ARGUMENT…` is such a process.
+`python -m pearl.runtime.new_program PARENT SIGNAL CORES PATH PROGRAM ARGUMENT…` is such a process.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -20,6 +22,10 @@ from pearl_devices.system import host_system
 
 POLL_S = 0.005
 """Time between two looks whether a process has ended."""
+
+
+UNKNOWN = (1, 0.0)
+"""Exit status and CPU-seconds of a process whose end other code has collected."""
 
 
 class NewProgram:
@@ -32,9 +38,11 @@ class NewProgram:
         """
         path = os.pathsep.join(place for place in sys.path if place)
         here = [str(os.getpid()), str(int(child.dies_by)), ",".join(map(str, sorted(child.cores)))]
+        here.append(json.dumps(sys.path))
         numbers = [f"{handle}={handle}" for handle in child.handles]
         self.returncode: int | None = None
         self.cpu_s = 0.0
+        self._collecting = threading.Lock()  # a process is collected once
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-P", "-m", "pearl.runtime.new_program", *here),
@@ -52,11 +60,18 @@ class NewProgram:
 
     def poll(self) -> int | None:
         """The exit status; None while the process runs."""
-        if self.returncode is None and (end := host_system.collect_end(self.pid)) is not None:
-            self._process.returncode = self.returncode = end[0]
-            self.cpu_s = end[1]
-            _started.remove(self)
-        return self.returncode
+        with self._collecting:
+            if self.returncode is not None:
+                return self.returncode
+            try:
+                end = host_system.collect_end(self.pid)
+            except ChildProcessError:  # code of the user waits for all children
+                end = UNKNOWN
+            if end is not None:
+                self.returncode, self.cpu_s = end
+                self._process.returncode = self.returncode
+                _started.remove(self)
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the process.
@@ -96,8 +111,10 @@ def running_pids() -> list[int]:
 
 def main() -> int:
     """Run the program that the arguments name; return its exit status."""
-    parent, number, cores, program, *arguments = sys.argv[1:]
+    parent, number, cores, path, program, *arguments = sys.argv[1:]
+    sys.path[:] = json.loads(path)
     host_system.end_with_parent(int(parent), int(number))
+    host_system.work_for_user()
     if cores:
         host_system.pin([int(core) for core in cores.split(",")])
     sys.argv[:] = [program, *arguments]

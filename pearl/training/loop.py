@@ -130,7 +130,8 @@ def _run_stretch(run: TrainingRun, mark: int, rounds: int) -> tuple[bool, float,
         rounds = 1 if reached == marks.warm else next_stretch(rounds, reached - at, begin_s)
     later = cpu_wait.read_waits(lanes.threads())
     waited_s = cpu_wait.lane_wait_s(waits, later, _pacing_lane(run.plan))
-    stolen_s = host_system.stolen_s() - begin_stolen_s
+    stolen_s = host_system.stolen_s()
+    stolen_s = None if stolen_s is None or begin_stolen_s is None else stolen_s - begin_stolen_s
     state.iteration, state.under_way = reached, lanes.under_way()
     run.session.at = reached
     lanes.fetch("loss.", "episode.", "learner.step")
@@ -266,7 +267,7 @@ def _count(
     wall_s: float,
     cpu_s: float,
     waited_s: float | None,
-    stolen_s: float,
+    stolen_s: float | None,
 ) -> None:
     """Add a stretch of `rounds` iterations to the state.
 
@@ -279,7 +280,7 @@ def _count(
         before_s = state.steady.pop("waited_s", None if state.steady["wall_s"] else 0.0)
         if before_s is not None and waited_s is not None and not simulated:
             state.steady["waited_s"] = before_s + min(waited_s, wall_s)
-        if not simulated:
+        if stolen_s is not None and not simulated:
             state.steady["stolen_s"] = state.steady.get("stolen_s", 0.0) + stolen_s
         state.steady["wall_s"] += wall_s
         state.steady["cpu_s"] += cpu_s

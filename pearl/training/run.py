@@ -22,6 +22,7 @@ from pearl.training.run_feedback import calibration_feedback, find_contradiction
 from pearl.training.training_run import TrainingRun
 from pearl_devices import torch_threads
 from pearl_devices.base import EnvironmentFailed
+from pearl_devices.system import host_system
 from pearl_devices.user_imports import error_text
 from pearl_estimators.energy import EnergyMeter
 from pearl_estimators.host.calibration_updates import mark_doubtful, record_run
@@ -41,6 +42,8 @@ def run_training(run: TrainingRun) -> Run:
         Exception: the first exception of a callback, once the run has ended.
     """
     compiled = run.session.compiled
+    host_system.raise_file_limit()
+    host_system.work_for_user()  # lanes in other threads and processes ask for themselves
     with closing(run.evaluator), closing(run.trial):
         end_solvers()  # they would use cores whose use is measured
         measured = Measurements()

@@ -14,7 +14,7 @@ from pearl_devices import Buffers, UnsupportedError, backend, kernel
 from pearl_devices.buffers import allocate
 from pearl_devices.primitives.envs.env_step import EnvStep
 from pearl_devices.primitives.envs.gym_envs import env_step_of
-from tests.processes import until
+from tests.processes import until_gone
 
 
 def bound(name: str, variant: str, envs: int = 4, **args: Any) -> tuple[EnvStep, Buffers]:
@@ -65,7 +65,7 @@ def test_all_are_in_their_steps_at_the_same_time_and_end_with_the_call(tmp_path:
     pids = {int(file.name.partition("-")[2]) for file in tmp_path.iterdir()}
     assert len(pids) == 4
     del step
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of all")
+    until_gone(pids)
 
 
 @pytest.mark.parametrize("fault", ["exit", "raise", "block"])

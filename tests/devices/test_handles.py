@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from pearl_devices.system.portable import HIGH, move_up
+from pearl_devices.system.portable import HIGH, Portable
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def handle():
 
 
 def test_a_moved_handle_is_above_those_of_new_files_and_not_inherited(handle):
-    moved = move_up(os.dup(handle))
+    moved = Portable().move_up(os.dup(handle))
     try:
         assert moved >= HIGH
         assert os.path.samestat(os.fstat(moved), os.fstat(handle))
@@ -32,7 +32,7 @@ def test_where_no_high_number_is_allowed_a_low_one_does(handle):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (HIGH, hard))
     try:
-        moved = move_up(os.dup(handle))
+        moved = Portable().move_up(os.dup(handle))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert moved < HIGH

@@ -10,12 +10,14 @@ import os
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from pearl_devices.system import PARTS, HostSystem, host_system
+import pearl
+from pearl_devices import discover
+from pearl_devices.system import PARTS, host_system, part, sysctl
+from pearl_devices.system.portable import OPEN_FILES
 from tests.sources import ROOT
 
 SYSTEM = ROOT / "devices" / "pearl_devices" / "system"
@@ -59,19 +61,19 @@ def test_one_room_knows_the_operating_systems():
     assert SYSTEM / "linux.py" in found
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_every_part_offers_what_a_system_is(part):
-    names = {n for n in vars(HostSystem) if not n.startswith("_")} | set(HostSystem.__annotations__)
-    module = import_module(f"pearl_devices.system.{part}")
-    assert {n for n in names if not hasattr(module, n)} == set()
-    assert module.chip().cores >= 1
-    assert module.peak_bytes() > 1 << 20
-    assert module.own_cpu_s() > 0
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_tells_the_cores_and_what_this_process_has_used(name):
+    system = part(name)
+    assert system.chip().cores >= 1
+    assert system.peak_bytes() > 1 << 20
+    assert system.own_cpu_s() > 0
+    assert system.cpu_s(os.getpid()) == pytest.approx(system.own_cpu_s(), abs=5.0)
+    assert system.free_bytes()[0] > 1 << 20
 
 
-@pytest.mark.parametrize("part", PORTABLE)
-def test_memory_is_shared_by_its_handle(part):
-    handle = import_module(f"pearl_devices.system.{part}").share_memory("a test", 5000)
+@pytest.mark.parametrize("name", PORTABLE)
+def test_memory_is_shared_by_its_handle(name):
+    handle = part(name).share_memory("a test", 5000)
     other = os.dup(handle)
     with mmap.mmap(handle, 5000) as one, mmap.mmap(other, 5000) as same:
         one[4999] = 7
@@ -80,10 +82,9 @@ def test_memory_is_shared_by_its_handle(part):
     os.close(other)
 
 
-@pytest.mark.parametrize("part", [*PORTABLE, "windows"])
-def test_an_event_that_is_set_before_the_wait_ends_it_once(part):
-    system = import_module(f"pearl_devices.system.{part}")
-    event = system.new_wake_event()
+@pytest.mark.parametrize("name", [*PORTABLE, "windows"])
+def test_an_event_that_is_set_before_the_wait_ends_it_once(name):
+    event = part(name).new_wake_event()
     for _ in range(100_000):  # more than a pipe holds
         event.set()
     begin_s = time.monotonic()
@@ -99,6 +100,67 @@ def test_an_event_that_is_set_before_the_wait_ends_it_once(part):
     event.close()
 
 
+def test_what_a_system_does_not_count_is_not_told():
+    for name in ("portable", "windows"):
+        system = part(name)
+        assert system.stolen_s() is system.all_queued_s() is system.queued_s(os.getpid(), 1) is None
+        system.work_for_user()  # harmless where there is no such call
+
+
+def test_more_files_may_be_opened():
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for soft, raised in ((256, OPEN_FILES), (OPEN_FILES + 1, OPEN_FILES + 1)):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, before[1]))
+            part("portable").raise_file_limit()
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (raised, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def told(**figures):
+    """The kernel's answers: texts end with a zero byte, numbers are of four or eight bytes."""
+    return {
+        name.replace("__", "."): value.encode() + b"\0"
+        if isinstance(value, str)
+        else value.to_bytes(8, sys.byteorder)
+        for name, value in figures.items()
+    }
+
+
+APPLE = told(
+    machdep__cpu__brand_string="Apple M1",
+    hw__memsize=16 << 30,
+    hw__physicalcpu=8,
+    hw__perflevel0__physicalcpu=4,
+    hw__perflevel0__l1dcachesize=128 << 10,
+    hw__perflevel0__l2cachesize=12 << 20,
+)
+INTEL = told(
+    machdep__cpu__brand_string="Intel(R) Core(TM) i7-8569U CPU @ 2.80GHz",
+    hw__memsize=16 << 30,
+    hw__physicalcpu=4,
+    hw__cpufrequency_max=2_800_000_000,
+    hw__l1dcachesize=32 << 10,
+    hw__l2cachesize=256 << 10,
+)
+
+
+@pytest.mark.parametrize(("kernel", "l1d_bytes", "l2_bytes", "clock_hz"), [
+    (APPLE, 128 << 10, 12 << 20, None), (INTEL, 32 << 10, 256 << 10, 2.8e9),
+])  # fmt: skip
+def test_a_mac_tells_its_fast_cores_their_caches_and_its_memory(
+    monkeypatch, kernel, l1d_bytes, l2_bytes, clock_hz
+):
+    monkeypatch.setattr(sysctl, "text", kernel.get)
+    chip = sysctl.read_chip()
+    assert chip.model in ("Apple M1", "Intel(R) Core(TM) i7-8569U CPU @ 2.80GHz")
+    assert (chip.cores, chip.memory_bytes, chip.clock_hz) == (4, 16 * 2**30, clock_hz)
+    assert chip.cache_bytes == {"l1d_bytes": l1d_bytes, "l2_bytes": l2_bytes}
+    assert discover.cpu(chip).width == 4
+
+
 def test_an_unknown_system_is_named():
     run = subprocess.run(
         [sys.executable, "-c", "import pearl_devices.system"],
@@ -109,11 +171,20 @@ def test_an_unknown_system_is_named():
     assert "PEARL_SYSTEM: unknown system 'plan9'; allowed: linux, portable, windows" in run.stderr
 
 
+IMAGINED = """
+from tests import calibrations
+calibrations.keep()
+from pearl.cli import main
+main()
+"""
+"""`pearl` on a machine whose times are known, also where the stand-in hides which one it is."""
+
+
 def run_on(system: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A command of `pearl` on the stand-in of a system; "" is this one."""
     path = [str(ROOT / "tests" / "stand_ins" / system)] if system else []
     return subprocess.run(
-        [sys.executable, "-m", "pearl", *arguments],
+        [sys.executable, "-c", IMAGINED, *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])},
         capture_output=True,
         text=True,
@@ -129,15 +200,39 @@ def arrays(folder: Path) -> bytes:
     return (folder / "policy_last.safetensors").read_bytes()
 
 
-def test_a_run_on_the_stand_in_of_windows_is_that_of_this_machine(tmp_path):
-    for system in ("windows", ""):
+def test_runs_on_the_stand_ins_are_those_of_this_machine(tmp_path):
+    for system in ("macos", "windows", ""):
         train = ("train", "dqn_cartpole", "--steps", "300", *BRIEF)
         run = run_on(system, *train, "--out", str(tmp_path / f"run{system}"))
         assert run.returncode == 0, run.stderr
-    assert arrays(tmp_path / "runwindows") == arrays(tmp_path / "run")
+        assert arrays(tmp_path / f"run{system}") == arrays(tmp_path / "runmacos")
     for command in (("report",), ("eval", "--episodes", "1")):
         run = run_on("windows", command[0], str(tmp_path / "runwindows"), *command[1:])
         assert run.returncode == 0, run.stderr
+
+
+HANGS = """
+algorithm: {name: dqn, env: "tests.runtime.bad_envs:Bad", env_args: {kind: hang}, num_envs: 1,
+  hidden: [8], batch_size: 8, learning_starts: 16, replay: {capacity: 400, kind: uniform}}
+platform: host
+limits: {max_lanes: 1, variants: {env_step: [gymnasium]}}
+train: {steps: 400, evaluate_every: 0, final_episodes: 0, calibrate_after: false,
+  env_time_limit: 1 s}
+"""
+
+
+def test_an_environment_that_windows_cannot_interrupt_is_named_and_ends_the_process(tmp_path):
+    spec, plan = tmp_path / "spec.yaml", tmp_path / "plan.json"
+    spec.write_text(HANGS.replace("hang", "fine"))
+    pearl.plan(pearl.load(spec)).save(plan)  # timing one that hangs takes a minute
+    spec.write_text(HANGS)
+    given = (str(spec), "--plan", str(plan), "--out", str(tmp_path / "run"))
+    run = run_on("windows", "train", *given)
+    assert run.returncode == 1
+    last = run.stderr.splitlines()[-1]
+    assert "'tests.runtime.bad_envs:Bad' of env_step, number 0, episode" in last
+    assert "has not answered for 1 s" in last
+    assert "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize("command", [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -26,6 +25,7 @@ from pearl_devices.primitives import HELPER
 from pearl_estimators import Estimate
 from pearl_estimators.host.timer import Timing, time_call
 from tests.devices.test_primitives_td3_sac import started
+from tests.processes import handles
 
 STORE: dict[str, Any] = {"envs": 4, "capacity": 64, "prioritised": 1, "fanout": 4, "n_step": 2}
 HOST = Device("host", "cpu", width=2, real=True)
@@ -113,14 +113,14 @@ def test_the_helping_thread_ends_with_its_call() -> None:
 
     k = update("ddpg", 8)
     gc.collect()
-    before, handles = helpers(), len(os.listdir("/proc/self/fd"))
+    before, opened = helpers(), len(handles())
     call: Any = cpu.bind(k, "native-pair", started(k))
     call()
     assert helpers() == before + 1
     del call
     gc.collect()
     assert helpers() == before
-    assert len(os.listdir("/proc/self/fd")) == handles
+    assert len(handles()) == opened
 
 
 def test_a_process_with_a_helping_thread_ends() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import children
 from pearl_devices import Device, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators import estimate
@@ -43,7 +44,7 @@ from pearl_estimators.host.calibration_updates import (
 )
 from pearl_estimators.sealed_files import CalibrationError, OutdatedError, checksum
 from tests.calibrations import KERNELS, LANES, Child, measure, synthetic
-from tests.processes import HANG_S, until
+from tests.processes import HANG_S, until, until_gone
 
 HOST = Device("host", "cpu", width=2, real=True, idle_power_w=10.0, active_power_w=50.0)
 ACTS = kernel("inference.dqn", envs=8, obs=4, act=0, q=(4, 64, 2))
@@ -342,18 +343,16 @@ CALIBRATES = "from pearl_estimators.host.measuring import calibrate; calibrate(s
 """Half a minute of CPU time lies between the first point and the last."""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
     """The real thing: what it left is a beginning for the next one."""
     begun = subprocess.Popen([sys.executable, "-c", CALIBRATES], stderr=subprocess.PIPE)
     journal = journal_path()
     until(lambda: read_journal() or begun.poll() is not None, "the first point")
-    children = [int(p) for p in _children(begun.pid)]
-    assert len(children) == 1
+    (child,) = children(begun.pid)
     begun.send_signal(signal.SIGINT)
     _, trouble = begun.communicate(timeout=600)
     assert b"KeyboardInterrupt" in trouble
-    assert not Path(f"/proc/{children[0]}").exists()
+    until_gone([child])
     kept = fit_journal(None, read_journal()).points
     groups = {group(p.family) for p in kept}
     assert groups
@@ -362,10 +361,6 @@ def test_ctrl_c_ends_a_real_measuring_at_once_with_all_its_processes(cache):
     assert groups <= set(found.groups) < set(GROUPS)
     assert {p.key for p in kept} <= {p.key for p in found.points}
     assert not journal.exists()
-
-
-def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 # --- the child process

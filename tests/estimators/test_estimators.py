@@ -21,6 +21,7 @@ from pearl_estimators.host.benchmark_kernels import bind_filled
 from pearl_estimators.host.timer import time_call
 from pearl_estimators.roofline import launches
 from tests.devices import test_work as on_policy
+from tests.needs import needs_linux
 
 CPU = Device(
     "cpu", "cpu", width=16, peak_flops_per_s=3e12, memory_bytes_per_s=200e9, idle_power_w=60.0,
@@ -243,6 +244,7 @@ def test_a_call_that_takes_no_time_is_an_error():
         Machine([0.0]).time(seconds=0.1)
 
 
+@needs_linux("counts of waits for a core")
 def test_waits_for_a_core_are_those_that_the_system_counts_of_each_thread(monkeypatch):
     def counted() -> float:
         fields = [file.read_text().split() for file in Path("/proc/self/task").glob("*/schedstat")]

@@ -17,6 +17,7 @@ from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import Calibration
 from pearl_estimators.host.interference import measure_slowdowns, share_name, side
+from tests.needs import needs_linux
 
 ACTING = kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 8, 2))
 LEARNING = kernel(
@@ -51,6 +52,9 @@ def bind_of_calls_that_meet():
         return act if of is ACTING else learn
 
     return bind, bound
+
+
+IN_FORKS = needs_linux("it times calls in forks")
 
 
 @pytest.mark.skipif(CORES < 2, reason="calls beside each other need two cores")
@@ -114,6 +118,7 @@ def test_slow_downs_are_medians_of_three_comparisons_with_a_core_each():
     assert done.count("stop") == 2 * 9
 
 
+@IN_FORKS
 @pytest.mark.parametrize(
     ("first", "again", "found"),
     [
@@ -148,6 +153,7 @@ def test_a_stretch_is_the_cpu_time_of_its_calls_until_it_is_over(monkeypatch):
     )
 
 
+@IN_FORKS
 def test_what_is_known_is_not_measured_again(monkeypatch):
     monkeypatch.setattr(interference, "HELD", float("inf"))
     bind, bound = bind_of_calls_that_meet()
@@ -161,6 +167,7 @@ def test_what_is_known_is_not_measured_again(monkeypatch):
     assert set(found["inference native"]) == {"update native", "update torch"}
 
 
+@IN_FORKS
 def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     bind, bound = bind_of_calls_that_meet()
     sizes = {"obs": 4, "act": 0, "steps": 1, "double": 0, "q": (4, 8, 2)}
@@ -171,6 +178,7 @@ def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
     assert bound == [(ACTING, "native"), (middle, "native")]
 
 
+@IN_FORKS
 def test_a_call_that_fails_beside_another_is_said():
     def bind(of, _):
         calls = []

@@ -22,7 +22,7 @@ from pearl.population.packing import RunHost
 from pearl.population.schedulers import RunStage
 from pearl_devices.system import host_system
 from tests.population.test_population import Heard, alone, arrays, held
-from tests.processes import HANG_S, named, until
+from tests.processes import HANG_S, is_run, until
 from tests.ray_cluster import Cluster, members
 from tests.schemas.test_schemas import problems
 
@@ -116,7 +116,7 @@ def test_a_signal_brings_checkpoints_home_and_the_sweep_goes_on_here(two_nodes: 
 def trains(cluster):
     """Processes of the cluster's nodes that train."""
     below = [pid for node in cluster.nodes.values() for pid in members(node.pid)]
-    return [pid for pid in below if named(pid) == "pearl train"]
+    return [pid for pid in below if is_run(pid)]
 
 
 def test_another_place_than_a_cluster_is_refused(tmp_path):

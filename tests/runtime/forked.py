@@ -1,4 +1,4 @@
-"""Programs of forked processes, for tests."""
+"""Programs of child processes, for tests."""
 
 import json
 import os
@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
+
+from pearl_devices.system import host_system
 
 
 def tell() -> int:
@@ -16,9 +19,9 @@ def tell() -> int:
         "arguments": sys.argv[1:],
         "variable": os.environ.get("PEARL_TEST_WORD"),
         "folder": os.getcwd(),
-        "cores": sorted(os.sched_getaffinity(0)),
+        "cores": host_system.usable_cpus(),
         "group": os.getpgid(0) == os.getpid(),
-        "threads": len(os.listdir(f"/proc/{os.getppid()}/task")),
+        "threads": psutil.Process(os.getppid()).num_threads(),
         "drawn": [float(np.random.random()), random.random()],
         "path": sys.path,
     }

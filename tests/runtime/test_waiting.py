@@ -24,21 +24,21 @@ from pearl.training import loop
 from pearl.training.checkpoints.state import RunState
 from pearl_devices.system import host_system
 from tests.lanes import planned, replay_spec, trained
+from tests.needs import needs_linux
 from tests.processes import until
 from tests.schemas.test_schemas import problems
 
 HERE = (os.getpid(), threading.get_native_id())
-COUNTED = Path("/proc/self/schedstat").exists()
-counted = pytest.mark.skipif(not COUNTED, reason="this system does not count it")
-CORES = len(os.sched_getaffinity(0))
+counted = needs_linux("counts of waits for a core")
+CORES = len(host_system.usable_cpus())
 
 
 @contextmanager
 def shared_core() -> Iterator[None]:
     """This thread on one core, with another process there that always computes."""
-    before = os.sched_getaffinity(0)
+    before = host_system.usable_cpus()
     core = min(before)
-    os.sched_setaffinity(0, {core})
+    host_system.pin([core])
     command = [sys.executable, "-c", "while True: pass"]  # of this thread's affinity and niceness
     other = subprocess.Popen(command)
     try:
@@ -46,7 +46,7 @@ def shared_core() -> Iterator[None]:
     finally:
         other.kill()
         other.wait()
-        os.sched_setaffinity(0, before)
+        host_system.pin(before)
 
 
 @counted
@@ -107,14 +107,15 @@ def test_computing_beside_others_is_waiting() -> None:
     assert after.waited_s - before.waited_s <= wall_s - cpu_s + 0.02
 
 
+@counted
 def test_nothing_is_said_where_threads_wait_for_each_other_or_nothing_is_counted() -> None:
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
+    before = host_system.usable_cpus()
+    host_system.pin([min(before)])
     try:
         assert cpu_wait.read_waits({"a": [HERE], "b": [HERE]}) == {}
-        assert len(cpu_wait.read_waits({"a": [HERE]})) == COUNTED
+        assert len(cpu_wait.read_waits({"a": [HERE]})) == 1
     finally:
-        os.sched_setaffinity(0, before)
+        host_system.pin(before)
     assert cpu_wait.read_waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
     assert cpu_wait.lane_wait_s({}, {}, "a") is None
 

@@ -15,7 +15,8 @@ import pytest
 
 from benchmarks import processes
 from pearl.solvers.model import highs, linear, solver_process
-from tests.processes import HANG_S, until, until_gone
+from tests.needs import needs_linux
+from tests.processes import HANG_S, is_open, until, until_gone
 from tests.profiler import spent_cpu_s
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +50,7 @@ def hard():
 
 def children():
     """The processes that this one started, ended ones that were not waited for too."""
-    return set(processes.children("self"))
+    return set(processes.children(os.getpid()))
 
 
 @contextmanager
@@ -270,6 +271,7 @@ def test_a_signal_amid_a_solve_is_heard_and_leaves_no_process(number):
         assert process.stderr.read() == ""
 
 
+@needs_linux("forks")
 def test_a_fork_has_processes_of_its_own():
     form, cost = small()
     form.relax(cost, LONG_S)
@@ -280,7 +282,7 @@ def test_a_fork_has_processes_of_its_own():
     if pid == 0:
         status = 1
         try:
-            open_ones = [p for p in pipes if Path(f"/proc/self/fd/{p}").exists()]
+            open_ones = [p for p in pipes if is_open(p)]
             same = form.relax(cost, LONG_S) == pytest.approx(3.0, abs=1e-6)
             status = 0 if same and not open_ones and len(children()) == 1 else 2
         finally:

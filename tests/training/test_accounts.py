@@ -21,7 +21,7 @@ from pearl.training.lane_accounts import lane_times, measured_calls
 from pearl.training.metrics import Metrics
 from pearl.training.milestones import Milestones
 from pearl.training.run_clock import RunClock
-from pearl_devices.system import host_system, portable
+from pearl_devices.system import host_system, part, portable
 from tests.examples import two_device_plan
 
 
@@ -358,6 +358,6 @@ def test_cpu_seconds_are_those_of_this_process_its_children_and_the_fork_server(
     usage = {0: Given(ru_utime=1.0, ru_stime=0.5), -1: Given(ru_utime=0.25, ru_stime=2.0)}
     spent = Given(RUSAGE_SELF=0, RUSAGE_CHILDREN=-1, getrusage=usage.__getitem__)
     monkeypatch.setattr(portable, "resource", spent)
-    monkeypatch.setattr(host_system, "own_cpu_s", portable.own_cpu_s)
+    monkeypatch.setattr(host_system, "own_cpu_s", part("portable").own_cpu_s)
     monkeypatch.setattr(outcome.processes, "cpu_s", lambda: 8.0)
     assert outcome.cpu_seconds() == 11.75

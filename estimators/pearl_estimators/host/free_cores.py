@@ -56,18 +56,21 @@ def share_had(
     cores: int = 1,
     *,
     look: Callable[[int], float] = look,
-    stolen: Callable[[], float] = host_system.stolen_s,
+    stolen: Callable[[], float | None] = host_system.stolen_s,
     pause: Callable[[float], None] = time.sleep,
 ) -> float:
     """Return the share of each of `cores` cores that a program would get now.
 
     This is the median of LOOKS measurements, less the share that the host of a virtual machine took
-    in the meantime. A share well below 1 means that other programs use these cores.
+    in the meantime, if that is counted. A share well below 1 means that other programs use these
+    cores.
     """
     before_s, shares = stolen(), list[float]()
     for n in range(LOOKS):
         if n:
             pause(PAUSE_S)
         shares.append(look(cores))
-    taken = (stolen() - before_s) / (cores * LOOKS * LOOK_S)
+    after_s = stolen()
+    stolen_s = 0.0 if before_s is None or after_s is None else after_s - before_s
+    taken = stolen_s / (cores * LOOKS * LOOK_S)
     return median(shares) * max(0.0, 1 - taken)

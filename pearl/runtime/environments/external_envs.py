@@ -179,18 +179,18 @@ def interrupting_overdue_envs(
 
     named: list[float] = []
 
-    def look() -> None:
+    def look() -> str | None:
         overdue = describe_overdue_env(environments, limit_s)  # first: it notices a stop
         began = [env.since_s for env in environments.values() if env.since_s is not None]
         waits = describe_overdue_env(environments, NAMED_S) if on_wait else None
         if on_wait and waits and named != began:
             named[:] = began
             on_wait(waits)
-        if overdue:
-            raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
+        return overdue
 
     def tick(number: int, frame: FrameType | None) -> None:
-        look()
+        if look():
+            raise TimeoutError(f"it has not answered for {limit_s:g} s (train.env_time_limit)")
 
     if not host_system.INTERRUPTS:
         with _ending_overdue_envs(look, limit_s):
@@ -236,20 +236,18 @@ def close(environments: Environments) -> None:
 
 
 @contextmanager
-def _ending_overdue_envs(look: Callable[[], None], limit_s: float) -> Iterator[None]:
-    """Within this context, end the process if `look` finds an environment that is overdue. Nothing
+def _ending_overdue_envs(look: Callable[[], str | None], limit_s: float) -> Iterator[None]:
+    """Within this context, end the process if `look` names an environment that is overdue. Nothing
     can interrupt it where the system has no timer."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(min(limit_s, NAMED_S) / 4):
-            try:
-                look()
-            except TimeoutError as error:
+            if overdue := look():
                 text = (
-                    f"pearl: an environment cannot be interrupted on {host_system.NAME}: {error}; "
+                    f"pearl: {overdue} (train.env_time_limit), and {host_system.NAME} interrupts "
                 )
-                text += "the process ends now. A checkpoint in the run's folder stays valid\n"
+                text += "none; the process ends now. A checkpoint in the run's folder stays valid\n"
                 os.write(2, text.encode())
                 os._exit(1)
 

@@ -100,7 +100,9 @@ class Watch:
     def check_sleep(self) -> None:
         """Note times in which the parent was stopped: they count for nothing."""
         now = time.monotonic()
-        if self.system.is_stopped(self.parent) or now - self.checked_s > 4 * CHECK_S + 1.0:
+        late = now - self.checked_s > 4 * CHECK_S + 1.0
+        asked = any(seconds > 4 * CHECK_S for _, seconds in self.asked())
+        if late or (asked and self.system.is_stopped(self.parent)):  # a look takes milliseconds
             self.awake_s = now
         self.checked_s = now
 

@@ -17,6 +17,7 @@ from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.run_context import RunContext
 from pearl.runtime.protocol.single_lane import LaneError
 from pearl.waits import naming
+from pearl_devices.system import host_system
 
 READY_S = 120.0
 """Seconds within which a worker is ready: it imports, binds and may compile (assumed)."""
@@ -142,6 +143,7 @@ class ThreadWorker(Worker):
         self._thread = threading.Thread(target=self._run, daemon=True, name=self.runner.name)
 
     def _run(self) -> None:
+        host_system.work_for_user()
         try:
             self.runner.serve()
         except StopRequested:

@@ -173,6 +173,7 @@ class LaneServer:
             thread.start()
 
     def _run(self, runner: LaneRunner | AsyncActor) -> None:
+        host_system.work_for_user()
         try:
             runner.serve()
         except StopRequested:

@@ -1,6 +1,7 @@
 """A stand-in for macOS, with this folder on PYTHONPATH: the portable part, and no forks."""
 
 import os
+from multiprocessing import context
 
 os.environ["PEARL_SYSTEM"] = "portable"
 
@@ -10,5 +11,6 @@ def fork():
 
 
 os.fork = fork
+context._default_context._default_context = context._concrete_contexts["spawn"]
 for name in ("eventfd", "memfd_create", "pidfd_open", "sched_getaffinity", "sched_setaffinity"):
     delattr(os, name)

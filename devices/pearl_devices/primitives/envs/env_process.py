@@ -244,6 +244,7 @@ def main(handles: Sequence[int]) -> None:
     """Fork a process for each connection, and end all of them when standard input is closed. Where
     no process may fork, there is one connection, which this process serves."""
     if not host_system.FORKS:
+        host_system.work_for_user()
         threading.Thread(target=_end_with_input, args=([],), daemon=True).start()
         _serve(Connection(handles[0]))
         sys.stderr.flush()

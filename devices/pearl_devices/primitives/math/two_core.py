@@ -192,9 +192,12 @@ def bind_pair(function: Any, sides: tuple[tuple[Any, ...], tuple[Any, ...]]) -> 
     cells[POLL // 8] = bell.handles[0] | 1 << 32  # struct pollfd: handle, POLLIN, nothing yet
     sums = np.zeros((2, 8))
     call = bind_call(function, Team(address, 0, sums), *sides[0])
-    helper = threading.Thread(
-        target=function, args=(Team(address, 1, sums), *sides[1]), daemon=True, name=HELPER
-    )
+
+    def run_side_1() -> None:
+        host_system.work_for_user()
+        function(Team(address, 1, sums), *sides[1])
+
+    helper = threading.Thread(target=run_side_1, daemon=True, name=HELPER)
     helper.start()
     weakref.finalize(call, _end, helper, cells, bell)
     return call
