@@ -74,8 +74,12 @@ class Assignment:
     def unit_of(self) -> dict[str, int]:
         return {t: u for u, unit in enumerate(self.expansion.units) for t in unit}
 
+    @cached_property
+    def _device(self) -> dict[str, str]:
+        return {t: self.modes[u].device for t, u in self.unit_of.items()}
+
     def device_of(self, task: str) -> str:
-        return self.modes[self.unit_of[task]].device
+        return self._device[task]
 
     def place_of(self, task: str) -> tuple[str, int]:
         """Return device and number of the lane of a task."""

@@ -173,7 +173,10 @@ class Space:
             for t in tasks[1:]:
                 one, other = of[self.unit_of[tasks[0]]], of[self.unit_of[t]]
                 of = [one if c == other else c for c in of]
-        return [[u for u, c in enumerate(of) if c == each] for each in dict.fromkeys(of)]
+        found: dict[int, list[int]] = {}
+        for u, c in enumerate(of):
+            found.setdefault(c, []).append(u)
+        return list(found.values())
 
     @cached_property
     def memory(self) -> tuple[list[float], dict[str, float]]:
