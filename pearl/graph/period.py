@@ -396,15 +396,14 @@ def simulate(
     if compiled:
         from pearl.graph import compiled_retiming as loops
     first, tails, _, seconds, tokens = _columns(n, arcs, 1, compiled=compiled)
-    shift, order = ([int(u) for u in x] for x in (made.shift, made.order))
-    scale: Any = [1.0] * (iterations * n) if factors is None else factors.ravel().tolist()
-    start: Any = [0.0] * (iterations * n)
-    whole: Any = (first, tails, seconds, tokens, order, shift, scale, start)
-    if compiled:
-        kinds = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, float, float)
-        whole = [np.array(x, kind) for x, kind in zip(whole, kinds, strict=True)]
-        start = whole[-1]
-    turns = iterations - min(shift, default=0)
+    shift, order = np.asarray(made.shift, np.int64), np.asarray(made.order, np.int64)
+    scale = np.ones(iterations * n) if factors is None else factors.ravel().astype(float)
+    rest: list[Any] = [order, shift, scale, np.zeros(iterations * n)]
+    if not compiled:
+        rest = [row.tolist() for row in rest]
+    start = rest[-1]
+    whole = (first, tails, seconds, tokens, *rest)
+    turns = iterations - int(shift.min(initial=0))
     some = max(1, STRIDE * PASSES // max(1, len(arcs)))
     for turn in range(0, turns, some):
         look()

@@ -205,6 +205,18 @@ class Assignment:
         return tuple(added)
 
     @cached_property
+    def loads_s(self) -> dict[str, float]:
+        """Seconds of an iteration that occupy each lane, and each link that pays for itself."""
+        busy: dict[str, list[float]] = {}
+        for u, copying in enumerate(self.copying_s):
+            seconds = self.expansion.firings(u) * (self.occupancy_s(u) + copying)
+            busy.setdefault(self.lane(u), []).append(seconds)
+        for hop in self.hops.values():
+            if hop.link.paid_by == "link":
+                busy.setdefault(hop.link.name, []).append(hop.messages * hop.occupancy_s)
+        return {name: math.fsum(row) for name, row in busy.items()}
+
+    @cached_property
     def idle_power_w(self) -> float:
         """Power that devices draw all the time: the host, devices that stay on when unused, and
         devices in use."""
@@ -354,20 +366,25 @@ def _timed_graph(assignment: Assignment) -> TimedGraph:
             lanes.setdefault(hop.link.name, []).append(i)
             arcs.append((begin[0], i, begin[1], 0))
             sent[task, to, f] = i, 0.0
-    routes = [assignment.route(edge) for edge in x.graph.edges]
+    before = -1
     for src, dst, tokens, e in watched(x.arcs):
-        edge, route = x.graph.edges[e], routes[e]
+        if e != before:
+            before, edge = e, x.graph.edges[e]
+            route, size = assignment.route(edge), assignment.payload(edge)[0]
+            if route:
+                task, to = edge.src, assignment.device_of(edge.dst)
+                last = assignment.hops[task, to]
+                last_s = delay_s(last.link, size)
+                whole_s = math.fsum(delay_s(link, size) for link in route)
         if not route:
             arcs.append((src, dst, latency[src], tokens))
             continue
-        size, to, f = assignment.payload(edge)[0], assignment.device_of(edge.dst), x.nodes[src][1]
-        last = assignment.hops[edge.src, to]
-        node, wait = sent[edge.src, to, f]
-        arcs.append((node, dst, wait + delay_s(last.link, size), tokens))
+        f = x.nodes[src][1]
+        node, wait = sent[task, to, f]
+        arcs.append((node, dst, wait + last_s, tokens))
         if last.before and size > last.least_bytes:
             node, wait = sent[*last.before, f]
-            whole = math.fsum(delay_s(link, size) for link in route)
-            arcs.append((node, dst, wait + whole, tokens))
+            arcs.append((node, dst, wait + whole_s, tokens))
     return TimedGraph(
         assignment,
         tuple(names),
