@@ -174,13 +174,13 @@ class LoopSearch:
         self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
         self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
 
-    def run(self, work: float, *, pause: float = 0.0) -> None:
+    def run(self, work: float, *, finish: bool = True) -> None:
         """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
 
-        pause: CPU-seconds of work for another run, which goes on; 0: this run ends the search.
+        finish: end with the orders of the best assignment; without, another run goes on.
         """
         self._left = work
-        kept = pause or SWAPS * work
+        kept = SWAPS * work if finish else 0.0
         with suppress(OutOfTimeError):
             if self._free and self._free.best:
                 self._order(mended(self.b, self._free.best.place))
@@ -189,7 +189,7 @@ class LoopSearch:
                 for place in () if self.t.pooled else contiguous(self.b, self.dice):
                     self._order(mended(self.b, place))
                 self._begin(self._program)
-            if not pause and self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
+            if finish and self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
             if self.few:
                 for place in self.every():
@@ -198,7 +198,7 @@ class LoopSearch:
                     self._try(place, len(NOISES))
             else:
                 self._search(self._program, kept)
-            if not pause:
+            if finish:
                 self._finish()
                 self._ended = True
 

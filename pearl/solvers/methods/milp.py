@@ -61,7 +61,7 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-EARLY, LIMITED = 0.25, 0.25
+EARLY, LIMITED = 0.4, 0.25
 """Share of the work of the search without the rules that couple lanes after which its plan is
 tried: if it breaks some, the other work is with them. Share of the time limit reserved for them if
 the search goes on without (assumed)."""
@@ -362,7 +362,7 @@ class _Branches:
                 free = LoopSearch(space, self.seed, free_of, starts)
                 now, kept_s = time.monotonic(), LIMITED * self.limit_s / len(worth)
                 with within(now + EARLY * (until - now)):
-                    free.run(work, pause=(1 - EARLY) * work)
+                    free.run(EARLY * work, finish=False)
                 work *= 1 - EARLY
                 if self._take_loop(i, free):  # perhaps the rules cost nothing
                     with within(until - kept_s):
