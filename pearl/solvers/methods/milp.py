@@ -61,7 +61,7 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-EARLY, LIMITED = 0.4, 0.25
+EARLY, LIMITED = 0.2, 0.25
 """Share of the work of the search without the rules that couple lanes after which its plan is
 tried: if it breaks some, the other work is with them. Share of the time limit reserved for them if
 the search goes on without (assumed)."""
