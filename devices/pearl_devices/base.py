@@ -389,6 +389,16 @@ class Platform:
         Raises:
             ValueError: no link joins one of the two devices and the host.
         """
+        found = self._routes.get((src, dst))
+        if found is None:
+            found = self._routes[src, dst] = self._find_route(src, dst)
+        return found
+
+    @cached_property
+    def _routes(self) -> dict[tuple[str, str], tuple[Link, ...]]:
+        return {}
+
+    def _find_route(self, src: str, dst: str) -> tuple[Link, ...]:
         if src == dst:
             return ()
         link = self._direct.get(frozenset((src, dst)))

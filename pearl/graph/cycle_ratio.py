@@ -106,13 +106,13 @@ class CyclicPart:
             best, length = compiled_policy.improve_policy(
                 first, heads, times, tokens, policy, *scratch, nodes
             )
-            cycle = nodes[:length].tolist()
-        else:
-            own, cycle = policy.tolist(), [0] * n
-            policy_iteration.start_policy(self.first, seconds, self.tokens, own)
-            best, length = policy_iteration.improve_policy(
-                self.first, self.heads, seconds, self.tokens, own,
-                [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle,
-            )  # fmt: skip
-            policy[:], cycle = own, cycle[:length]
-        return float(best), [int(self.arcs[policy[u]]) for u in cycle]
+            arcs = np.asarray(self.arcs)[policy[nodes[:length]]]
+            return float(best), arcs.tolist()
+        own, cycle = policy.tolist(), [0] * n
+        policy_iteration.start_policy(self.first, seconds, self.tokens, own)
+        best, length = policy_iteration.improve_policy(
+            self.first, self.heads, seconds, self.tokens, own,
+            [0.0] * n, [0.0] * n, [0] * n, [0] * n, cycle,
+        )  # fmt: skip
+        policy[:] = own
+        return float(best), [int(self.arcs[policy[u]]) for u in cycle[:length]]

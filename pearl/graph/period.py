@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,17 @@ from pearl.time_limit import STRIDE, look, watched
 
 Unit = tuple[str, ...]
 """The tasks of one call: a single task, or the tasks of a fused mode."""
+
+_Parts = tuple[
+    tuple[Unit, ...],
+    tuple[tuple[int, int], ...],
+    dict[tuple[str, int], int],
+    tuple[tuple[int, int, int, int], ...],
+]
+"""Units, nodes, numbers of nodes, and arcs of an `Expansion`."""
+
+KEPT = 8
+"""Number of expansions kept for further use (assumed: the choices of slack of one solve)."""
 
 PASSES = 16
 """Passes over the arcs between two looks for a cycle without tokens."""
@@ -121,19 +132,7 @@ class Expansion:
         f·c + c − 1. Dependences within one fused call are left out. The number of arcs is at most
         the firings of both tasks: a common divisor of the rates adds none.
         """
-        q = self.graph.repetition
-        p, c, m = edge.production, edge.consumption, edge.tokens
-        sent, node = q[edge.src], self.node
-        least: dict[tuple[int, int], int] = {}
-        for f in watched(range(q[edge.dst])):
-            end = edge.tokens_needed(f, q[edge.dst]) - m
-            dst = node[edge.dst, f]
-            for firing in watched(range((end - c) // p, (end - 1) // p + 1)):
-                src, tokens = node[edge.src, firing % sent], -(firing // sent)
-                if tokens == 0 and src == dst and len(self.units[self.nodes[src][0]]) > 1:
-                    continue
-                least[src, dst] = min(tokens, least.get((src, dst), tokens))
-        return [(src, dst, tokens) for (src, dst), tokens in least.items()]
+        return _arcs_of(edge, self.graph.repetition, self.units, self.nodes, self.node)
 
 
 def _reachable_from(out: Sequence[Sequence[int]], start: int) -> set[int]:
@@ -152,29 +151,64 @@ def expand(graph: TaskGraph, fused: Sequence[Unit] = ()) -> Expansion:
         SpecError: a cycle has no tokens: a deadlock of the graph, or a fused call that would wait
             for itself; the text names the tasks of the cycle.
     """
-    member = {t: tuple(unit) for unit in fused for t in unit}
-    units = tuple(dict.fromkeys(member.get(t.name, (t.name,)) for t in graph.tasks))
-    nodes: list[tuple[int, int]] = []
-    node: dict[tuple[str, int], int] = {}
-    for u, unit in enumerate(units):
-        for f in watched(range(graph.repetition[unit[0]])):
-            if len(unit) == 1 or f == 0:
-                nodes.append((u, f))
-            node[unit[0], f] = len(nodes) - 1
-        for t in unit[1:]:
-            node.update({(t, f): len(nodes) - 1 for f in watched(range(graph.repetition[t]))})
-    bare = Expansion(graph, units, tuple(nodes), node, ())
-    arcs = tuple(
-        (s, d, m, e) for e, edge in enumerate(graph.edges) for s, d, m in bare.arcs_of(edge)
-    )
-    cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in arcs])
-    expansion = Expansion(graph, units, tuple(nodes), node, arcs)
+    firings = tuple((t.name, graph.repetition[t.name]) for t in graph.tasks)
+    parts, cycle = _expanded(firings, graph.edges, tuple(tuple(unit) for unit in fused))
+    expansion = Expansion(graph, *parts)
     if cycle:
         raise SpecError(
             f"graph {graph.name!r}: deadlock: {_lacking_tokens(expansion, cycle)}"
             + (", or do not fuse these tasks" if fused else "")
         )
     return expansion
+
+
+@lru_cache(maxsize=KEPT)
+def _expanded(
+    firings: tuple[tuple[str, int], ...], edges: tuple[Edge, ...], fused: tuple[Unit, ...]
+) -> tuple[_Parts, Sequence[int]]:
+    """Return units, nodes, numbers of nodes and arcs of an expansion, and a cycle without tokens. A
+    solve expands the same graph for its search, its bounds and the check of its plan."""
+    member, count = {t: unit for unit in fused for t in unit}, dict(firings)
+    units = tuple(dict.fromkeys(member.get(name, (name,)) for name in count))
+    nodes: list[tuple[int, int]] = []
+    node: dict[tuple[str, int], int] = {}
+    for u, unit in enumerate(units):
+        for f in watched(range(count[unit[0]])):
+            if len(unit) == 1 or f == 0:
+                nodes.append((u, f))
+            node[unit[0], f] = len(nodes) - 1
+        for t in unit[1:]:
+            node.update({(t, f): len(nodes) - 1 for f in watched(range(count[t]))})
+    found: list[tuple[int, int, int, int]] = []
+    for e, edge in enumerate(edges):
+        found += [(s, d, m, e) for s, d, m in _arcs_of(edge, count, units, nodes, node)]
+    cycle = token_free_cycle(len(nodes), [(s, d, 0.0, m) for s, d, m, _ in found])
+    return (units, tuple(nodes), node, tuple(found)), cycle
+
+
+def _arcs_of(
+    edge: Edge,
+    firings: Mapping[str, int],
+    units: Sequence[Unit],
+    nodes: Sequence[tuple[int, int]],
+    node: Mapping[tuple[str, int], int],
+) -> list[tuple[int, int, int]]:
+    p, c, m = edge.production, edge.consumption, edge.tokens
+    sent, taken = firings[edge.src], firings[edge.dst]
+    first_src, first_dst = node[edge.src, 0], node[edge.dst, 0]
+    fused_src, fused_dst = (len(units[nodes[i][0]]) > 1 for i in (first_src, first_dst))
+    step_src, step_dst = int(not fused_src), int(not fused_dst)  # a fused call is one node
+    least: dict[tuple[int, int], int] = {}
+    for f in watched(range(taken)):
+        end = edge.tokens_needed(f, taken) - m
+        dst = first_dst + step_dst * f
+        for firing in range((end - c) // p, (end - 1) // p + 1):
+            before, number = divmod(firing, sent)
+            src = first_src + step_src * number
+            if fused_src and src == dst and before == 0:
+                continue
+            least[src, dst] = min(-before, least.get((src, dst), -before))
+    return [(src, dst, tokens) for (src, dst), tokens in least.items()]
 
 
 def _lacking_tokens(x: Expansion, cycle: Sequence[int]) -> str:
@@ -362,15 +396,14 @@ def simulate(
     if compiled:
         from pearl.graph import compiled_retiming as loops
     first, tails, _, seconds, tokens = _columns(n, arcs, 1, compiled=compiled)
-    shift, order = ([int(u) for u in x] for x in (made.shift, made.order))
-    scale: Any = [1.0] * (iterations * n) if factors is None else factors.ravel().tolist()
-    start: Any = [0.0] * (iterations * n)
-    whole: Any = (first, tails, seconds, tokens, order, shift, scale, start)
-    if compiled:
-        kinds = (np.int64, np.int64, np.float64, np.int64, np.int64, np.int64, float, float)
-        whole = [np.array(x, kind) for x, kind in zip(whole, kinds, strict=True)]
-        start = whole[-1]
-    turns = iterations - min(shift, default=0)
+    shift, order = np.asarray(made.shift, np.int64), np.asarray(made.order, np.int64)
+    scale = np.ones(iterations * n) if factors is None else factors.ravel().astype(float)
+    rest: list[Any] = [order, shift, scale, np.zeros(iterations * n)]
+    if not compiled:
+        rest = [row.tolist() for row in rest]
+    start = rest[-1]
+    whole = (first, tails, seconds, tokens, *rest)
+    turns = iterations - int(shift.min(initial=0))
     some = max(1, STRIDE * PASSES // max(1, len(arcs)))
     for turn in range(0, turns, some):
         look()

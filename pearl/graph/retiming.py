@@ -120,7 +120,7 @@ def push_starts(
     small: float,
     steps: int,
 ) -> None:
-    """Raise start times along the arcs out of the first `steps` nodes of a queue.
+    """Raise start times along the arcs out of the first `steps` nodes of a queue, or all of them.
 
     Arguments:
         first: node → its first arc, and the number of arcs.
@@ -132,7 +132,9 @@ def push_starts(
             lies on a cycle that is critical but for rounding.
     """
     n = len(start)
-    for _ in range(min(steps, ends[1])):
+    for _ in range(steps):
+        if ends[1] == 0:
+            return
         here = queue[ends[0]]
         ends[0] = (ends[0] + 1) % n
         ends[1] -= 1

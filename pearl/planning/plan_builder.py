@@ -25,7 +25,7 @@ SIMULATED, LEAST_SIMULATED, FIRINGS = 400, 40, 400_000
 """Iterations of the simulation with sampled times, of which the first quarter is not counted; least
 number of iterations of large graphs; largest number of firings of all iterations together."""
 
-LEAST_DRAWN, DRAWN_ARCS = 40, 1_000_000
+LEAST_DRAWN, DRAWN_ARCS = 40, 400_000
 """Least number of samples for the bands of large graphs; largest number of arcs of all samples
 together."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -95,8 +96,10 @@ def costs_from_plan(plan: Plan, graph: TaskGraph, platform: Platform) -> CostTab
     """
     call_s: dict[tuple[str, ...], list[float]] = {}
     chosen: dict[tuple[str, ...], tuple[str, str, int]] = {}
+    number = {t.name: k for k, t in enumerate(graph.tasks)}
     for t in plan.tasks:
-        tasks = tuple(n.name for n in graph.tasks if n.name in (t.task, *t.fused_with))
+        here = {t.task, *t.fused_with} & number.keys()
+        tasks = tuple(sorted(here, key=number.__getitem__))
         calls = t.firings if t.fused_with else 1
         times = call_s.setdefault(tasks, [0.0, 0.0])
         times[0] += t.seconds * calls
@@ -169,15 +172,17 @@ def unfold_replicas(plan: Plan, graph: TaskGraph) -> tuple[Plan, TaskGraph]:
 
 
 def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment:
-    names = [t.name for t in graph.tasks]
-    placed = [t.task for t in plan.tasks]
+    names = {t.name: k for k, t in enumerate(graph.tasks)}
+    placed = Counter(t.task for t in plan.tasks)
     problems = [
-        f"plan: task {n} is placed {placed.count(n)} times; it must be once"
+        f"plan: task {n} is placed {placed[n]} times; it must be once"
         for n in names
-        if placed.count(n) != 1
+        if placed[n] != 1
     ]
     problems += [
-        f"plan: task {n!r} is not in the graph; there are {names}" for n in placed if n not in names
+        f"plan: task {n!r} is not in the graph; there are {[*names]}"
+        for n in placed
+        if n not in names
     ]
     devices = [d.name for d in costs.platform.devices]
     problems += [
@@ -209,9 +214,8 @@ def _assignment_of(plan: Plan, graph: TaskGraph, costs: CostTable) -> Assignment
     ]
     if problems:
         raise SpecError(*problems)
-    order = {n: k for k, n in enumerate(names)}
     fused = {
-        tuple(sorted((t.task, *t.fused_with), key=lambda n: order.get(n, -1)))
+        tuple(sorted((t.task, *t.fused_with), key=lambda n: names.get(n, -1)))
         for t in plan.tasks
         if t.fused_with
     }

@@ -42,8 +42,9 @@ def spans_s(timed: TimedLanes) -> Iterator[float]:
         for i in members:
             rows.setdefault(timed.names[i][0], []).append(i)
         longest = {task: max(timed.occupancy_s[i] for i in row) for task, row in rows.items()}
+        first, second = sorted([0.0, 0.0, *longest.values()])[:-3:-1]
         for task, row in rows.items():
-            others = max((s for other, s in longest.items() if other != task), default=0.0)
+            others = second if longest[task] == first else first
             if len(row) == 1 or others <= longest[task]:
                 continue
             if not out:

@@ -74,8 +74,12 @@ class Assignment:
     def unit_of(self) -> dict[str, int]:
         return {t: u for u, unit in enumerate(self.expansion.units) for t in unit}
 
+    @cached_property
+    def _device(self) -> dict[str, str]:
+        return {t: self.modes[u].device for t, u in self.unit_of.items()}
+
     def device_of(self, task: str) -> str:
-        return self.modes[self.unit_of[task]].device
+        return self._device[task]
 
     def place_of(self, task: str) -> tuple[str, int]:
         """Return device and number of the lane of a task."""
@@ -199,6 +203,18 @@ class Assignment:
                     hop.messages * hop.occupancy_s / self.expansion.firings(self.unit_of[task])
                 )
         return tuple(added)
+
+    @cached_property
+    def loads_s(self) -> dict[str, float]:
+        """Seconds of an iteration that occupy each lane, and each link that pays for itself."""
+        busy: dict[str, list[float]] = {}
+        for u, copying in enumerate(self.copying_s):
+            seconds = self.expansion.firings(u) * (self.occupancy_s(u) + copying)
+            busy.setdefault(self.lane(u), []).append(seconds)
+        for hop in self.hops.values():
+            if hop.link.paid_by == "link":
+                busy.setdefault(hop.link.name, []).append(hop.messages * hop.occupancy_s)
+        return {name: math.fsum(row) for name, row in busy.items()}
 
     @cached_property
     def idle_power_w(self) -> float:
@@ -350,20 +366,25 @@ def _timed_graph(assignment: Assignment) -> TimedGraph:
             lanes.setdefault(hop.link.name, []).append(i)
             arcs.append((begin[0], i, begin[1], 0))
             sent[task, to, f] = i, 0.0
-    routes = [assignment.route(edge) for edge in x.graph.edges]
+    before = -1
     for src, dst, tokens, e in watched(x.arcs):
-        edge, route = x.graph.edges[e], routes[e]
+        if e != before:
+            before, edge = e, x.graph.edges[e]
+            route, size = assignment.route(edge), assignment.payload(edge)[0]
+            if route:
+                task, to = edge.src, assignment.device_of(edge.dst)
+                last = assignment.hops[task, to]
+                last_s = delay_s(last.link, size)
+                whole_s = math.fsum(delay_s(link, size) for link in route)
         if not route:
             arcs.append((src, dst, latency[src], tokens))
             continue
-        size, to, f = assignment.payload(edge)[0], assignment.device_of(edge.dst), x.nodes[src][1]
-        last = assignment.hops[edge.src, to]
-        node, wait = sent[edge.src, to, f]
-        arcs.append((node, dst, wait + delay_s(last.link, size), tokens))
+        f = x.nodes[src][1]
+        node, wait = sent[task, to, f]
+        arcs.append((node, dst, wait + last_s, tokens))
         if last.before and size > last.least_bytes:
             node, wait = sent[*last.before, f]
-            whole = math.fsum(delay_s(link, size) for link in route)
-            arcs.append((node, dst, wait + whole, tokens))
+            arcs.append((node, dst, wait + whole_s, tokens))
     return TimedGraph(
         assignment,
         tuple(names),

@@ -76,7 +76,7 @@ def _balanced(space: SearchSpace) -> Iterator[Assignment]:
     rows = next(contiguous(b, np.random.default_rng(0)), None)
     some = [b.assignment(place) for place in (rows, greedy(b)) if place is not None]
     some = [a for a in some if not space.violates_coupling(a)]
-    yield from sorted(some, key=lambda a: max(build_timed_graph(a).loads_s.values()))[:1]
+    yield from sorted(some, key=lambda a: max(a.loads_s.values()))[:1]
 
 
 def _seconds(m: Mode) -> float:

@@ -61,11 +61,11 @@ is stopped."""
 CHEAP_S = 0.2
 """Seconds after the time limit for the cheap bounds, if a method proved nothing."""
 
-ASSEMBLING_S, WIRING_S, CHECKING_S, TASK_S, ASSEMBLING = 5e-5, 3e-5, 4e-5, 2e-4, 0.6
-"""Time to check and build a plan: seconds per firing and per message of an edge in an iteration
-(0.45 CPU-seconds measured for 4,097 firings and 8,192 messages), seconds per task or copy on each
-device (20 µs measured), seconds per task or copy (assumed: with less, the search of a chain of
-3,000 tasks ends too late, and the spare plan is taken), and the largest share of the time limit."""
+ASSEMBLING_S, WIRING_S, PART_S, ASSEMBLING = 4e-5, 2e-5, 1.3e-4, 0.6
+"""Time to build a plan and to check it: seconds per firing, per message of an edge in an iteration,
+and per task or edge, copies counted; the largest share of the time limit. Measured on one core:
+0.33 CPU-seconds for 4,097 firings and 8,192 messages of 3 tasks, 0.88 for a chain of 3,000 tasks,
+1.32 for 400 tasks with 7,643 edges."""
 
 BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
 """Time to make any plan, in seconds per firing (measured on one core: the expansion, the channels
@@ -332,11 +332,12 @@ def _least_regret(
 
 def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
     """Return the seconds of the time limit reserved to check and build a plan."""
-    copies = sum(_copies(t.name, problem.limits) for t in problem.graph.tasks)
-    places = len(problem.costs.platform.devices) * copies
     graph = problem.graph
+    copies = {t.name: _copies(t.name, problem.limits) for t in graph.tasks}
+    joined = [max(copies[e.src], copies[e.dst]) for e in graph.edges]
     messages = sum(max(graph.repetition[e.src], graph.repetition[e.dst]) for e in graph.edges)
-    each_s = ASSEMBLING_S * firings + WIRING_S * messages + CHECKING_S * places + TASK_S * copies
+    parts = sum(copies.values()) + sum(joined)
+    each_s = ASSEMBLING_S * firings + WIRING_S * messages + PART_S * parts
     return min(ASSEMBLING * time_limit_s, each_s)
 
 

@@ -74,8 +74,7 @@ def strong_parts(n: int, arcs: Iterable[tuple[int, int]]) -> list[int]:
     """Return the strongly connected part of each node."""
     pairs = np.array([*arcs, *((i, i) for i in range(n))])
     graph = csr_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
-    parts: list[int] = connected_components(graph, connection="strong")[1].tolist()
-    return parts
+    return [int(part) for part in connected_components(graph, connection="strong")[1]]
 
 
 @dataclass(frozen=True)
@@ -164,16 +163,17 @@ class Space:
     @cached_property
     def classes(self) -> list[list[int]]:
         """The units that share a device: by a state, a group, or `together`."""
-        graph, of = self.problem.graph, list(range(len(self.units)))
-        ties = [[t.name for t in graph.tasks if s in t.home] for s in graph.states]
-        ties += [
-            [t.name for t in graph.tasks if t.group == o.group] for o in graph.tasks if o.group
-        ]
-        for tasks in (*ties, *self.problem.limits.together):
-            for t in tasks[1:]:
-                one, other = of[self.unit_of[tasks[0]]], of[self.unit_of[t]]
-                of = [one if c == other else c for c in of]
-        return [[u for u, c in enumerate(of) if c == each] for each in dict.fromkeys(of)]
+        tasks, at = self.problem.graph.tasks, self.unit_of
+        rows = [[t.name for t in tasks if s in t.home] for s in self.problem.graph.states]
+        groups = {t.group for t in tasks if t.group}
+        rows += [[t.name for t in tasks if t.group == g] for g in groups]
+        rows += map(list, self.problem.limits.together)
+        joined = [(at[row[0]], at[t]) for row in rows for t in row]
+        parts = strong_parts(len(self.units), [*joined, *((b, a) for a, b in joined)])
+        found: dict[int, list[int]] = {c: [] for c in parts}
+        for u, c in enumerate(parts):
+            found[c].append(u)
+        return list(found.values())
 
     @cached_property
     def memory(self) -> tuple[list[float], dict[str, float]]:

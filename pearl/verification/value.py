@@ -144,10 +144,11 @@ def check_timing(
 def _check_lanes(plan: Plan, x: Space, modes: Sequence[Mode]) -> None:
     """Check that each task has the mode and lane of its call, and lanes the widths of their
     tasks."""
+    placed = {t.task: t for t in plan.tasks}
     for u, unit in enumerate(x.units):
-        for t in (plan.task(name) for name in unit):
+        for t in (placed[name] for name in unit):
             said = t.device, t.variant, t.width, t.lane, {t.task, *t.fused_with}
-            same = said == (*modes[u].key, plan.task(unit[0]).lane, set(unit))
+            same = said == (*modes[u].key, placed[unit[0]].lane, set(unit))
             require(same, f"call {'+'.join(unit)}", f"{t.task} has another place than its call")
     for k in plan.lanes:
         widths = [t.width for t in plan.tasks if (t.lane, t.device) == (k.lane, k.device)]

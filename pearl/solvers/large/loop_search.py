@@ -174,10 +174,13 @@ class LoopSearch:
         self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
         self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
 
-    def run(self, work: float) -> None:
-        """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
+    def run(self, work: float, *, finish: bool = True) -> None:
+        """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
+
+        finish: end with the orders of the best assignment; without, another run goes on.
+        """
         self._left = work
-        kept = SWAPS * work
+        kept = SWAPS * work if finish else 0.0
         with suppress(OutOfTimeError):
             if self._free and self._free.best:
                 self._order(mended(self.b, self._free.best.place))
@@ -186,7 +189,7 @@ class LoopSearch:
                 for place in () if self.t.pooled else contiguous(self.b, self.dice):
                     self._order(mended(self.b, place))
                 self._begin(self._program)
-            if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
+            if finish and self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
             if self.few:
                 for place in self.every():
@@ -195,8 +198,9 @@ class LoopSearch:
                     self._try(place, len(NOISES))
             else:
                 self._search(self._program, kept)
-            self._finish()
-            self._ended = True
+            if finish:
+                self._finish()
+                self._ended = True
 
     def finish(self) -> None:
         """Try other schedules of the best assignment, if time ended the search before that."""
@@ -207,8 +211,9 @@ class LoopSearch:
     def _bounded(self) -> tuple[ChainProgram, ChainBound]:
         """Return the program of chains and its bound, which rules that couple lanes do not
         change."""
-        if self._free and self._free._program and self._free.bound:
-            return self._free._program, self._free.bound
+        for known in self, self._free:
+            if known and known._program and known.bound:
+                return known._program, known.bound
         program = ChainProgram(self.space)
         return program, climb(program)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
@@ -49,6 +50,9 @@ from pearl.solvers.period.fusion_form import FusionForm
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
 
+if TYPE_CHECKING:
+    from pearl.solvers.large.loop_search import LoopSearch
+
 ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
 unless the period form has proven the best plan (assumed)."""
@@ -57,9 +61,10 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-LIMITED = 0.25
-"""Share of the time limit reserved for the search with the rules that couple lanes, if the plan
-without them breaks some (assumed)."""
+EARLY, LIMITED = 0.2, 0.25
+"""Share of the work of the search without the rules that couple lanes after which its plan is
+tried: if it breaks some, the other work is with them. Share of the time limit reserved for them if
+the search goes on without (assumed)."""
 
 UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
@@ -352,29 +357,40 @@ class _Branches:
                 if place is not None:
                     starts.insert(0, to_places(space, problem).assignment(place))
                 work = min(max(whole - lumped_work, LIMITED * whole), most)
-            turns: list[tuple[Problem | None, float, float]] = [(problem, work, 0.0)]
+            until, free = self.deadline - ordering, None
             if limited and not is_pooled(space):
-                kept_s = LIMITED * self.limit_s / len(worth)
-                turns = [(free_of, work, kept_s), (problem, min(work, kept_s), 0.0)]
-            search: LoopSearch | None = None
-            for rules, work, kept_s in turns:  # kept_s: time for the next turn
-                search = LoopSearch(space, self.seed, rules, starts, free=search)
-                with within(self.deadline - ordering - kept_s):
+                free = LoopSearch(space, self.seed, free_of, starts)
+                now, kept_s = time.monotonic(), LIMITED * self.limit_s / len(worth)
+                with within(now + EARLY * (until - now)):
+                    free.run(EARLY * work, finish=False)
+                work *= 1 - EARLY
+                if self._take_loop(i, free):  # perhaps the rules cost nothing
+                    with within(until - kept_s):
+                        free.run(work)
+                    work = min(work, kept_s)
+            if free is not None and self._take_loop(i, free):
+                search = free
+                with within(until):
+                    search.finish()
+            else:
+                search = LoopSearch(space, self.seed, problem, starts, free=free)
+                with within(until):
                     search.run(work)
-                if kept_s and search.orders() is not None:  # within the rules: no next turn
-                    with within(self.deadline - ordering):
-                        search.finish()
-                if search.bound is not None and problem.objective == "throughput":
-                    self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-                with extended(math.inf):  # keeps what was found
-                    if self._take(search.orders()) <= search.cost * (1 + SAME):
-                        break
-            for place in search.every() if search is not None and search.few else ():
+            self._take_loop(i, search)
+            for place in search.every() if search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
                 a = to_places(space, problem).assignment(place)
                 if not space.violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
+
+    def _take_loop(self, i: int, search: LoopSearch) -> bool:
+        """Accept the best plan and the bound of a search; return whether the plan is within all
+        rules."""
+        if search.bound is not None and self.problem.objective == "throughput":
+            self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
+        with extended(math.inf):  # keeps what was found
+            return self._take(search.orders()) <= search.cost * (1 + SAME)
 
     def _value_all(self, i: int) -> None:
         """Value every assignment of a search space with few of them, the least bound first, and

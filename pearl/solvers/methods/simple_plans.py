@@ -68,6 +68,11 @@ def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
     def joules(m: Mode) -> float:
         return m.estimate.energy_j
 
+    if len(space.classes) >= FEW:  # first, as it is good and quick: time may end the others
+        loads = to_places(space, problem)
+        place = mended(loads, greedy(loads))
+        if place is not None:
+            yield loads.assignment(place)
     for taste in (seconds, joules):
         there = [_best_there(space, members, taste) for members in space.classes]
         usual = [min(sorted(best), key=lambda d: best[d][0]) for best in there]
@@ -85,11 +90,6 @@ def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
                 lanes.append(used[m.device] % space.lanes[m.device])
             yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
     yield from place_replicas(space)
-    if len(space.classes) >= FEW:
-        loads = to_places(space, problem)
-        place = mended(loads, greedy(loads))
-        if place is not None:
-            yield loads.assignment(place)
 
 
 There = dict[str, tuple[float, list[Mode]]]

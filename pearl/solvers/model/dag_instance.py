@@ -26,7 +26,7 @@ from pearl.solvers.model.result import Candidate
 from pearl.solvers.model.search_space import SearchSpace, search_spaces
 from pearl.solvers.orders.lane_sequencing import OrderResult
 from pearl.solvers.orders.list_orders import ring_period
-from pearl.time_limit import left_s, look, watched
+from pearl.time_limit import left_s, watched
 
 Arrival = tuple[int, float, str]
 """A predecessor, the bytes it sends, and the task that sends the bytes ("" for none)."""
@@ -226,8 +226,9 @@ def list_by_keys(timed: TimedGraph, keys: Sequence[Key]) -> tuple[Orders, list[f
     order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timed.lanes}
     ready = [(keys[i], i) for i in range(n) if waits[i] == 0]
     heapq.heapify(ready)
-    while ready:
-        look()
+    for _ in watched(range(n)):
+        if not ready:
+            break
         _, i = heapq.heappop(ready)
         lane = lane_of[i]
         start[i] = max(start[i], free[lane])

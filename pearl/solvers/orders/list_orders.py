@@ -27,7 +27,8 @@ def listed_orders(
     """Return the best of some list orders, and its period; after the deadline, the first of
     them. bound_s: a known lower bound of the period."""
     waits = [*timing.arcs, *in_turn(timing)]
-    best = _listed(timing, [*waits, *_room(timing)], 0) or _listed(timing, waits, 0)
+    full = [*waits, *_room(timing)]
+    best = _listed(timing, full, 0) or _listed(timing, waits, 0)
     assert best is not None
     for late, room, priority in chain(
         ((late, False, 1) for late in _lateness(timing)),
@@ -36,8 +37,7 @@ def listed_orders(
         if best[1] > bound_s * (1 + SAME) and best[1] > timing.order_bound_s * (1 + SAME):
             with suppress(OutOfTimeError), within(deadline):
                 look()
-                arcs = [*waits, *_room(timing)] if room else waits
-                orders = _listed(timing, arcs, priority, late)
+                orders = _listed(timing, full if room else waits, priority, late)
                 best = min(best, orders or best, key=lambda o: o[1])
     return best
 
@@ -204,8 +204,9 @@ def _listed(
     arrival = [0.0] * n
     ready = {i for i in range(n) if waits[i] == 0}
     order: dict[str, list[tuple[int, int]]] = {lane: [] for lane in timing.lanes}
-    while ready:
-        look()
+    for _ in watched(range(n)):
+        if not ready:
+            break
         begin, _, i = min((max(arrival[k], free[lane_of[k]]), -tail[k], k) for k in ready)
         ready.remove(i)
         order[lane_of[i]].append((i, latest - late[i] if late else 0))
