@@ -32,6 +32,7 @@ def bounds_of(problem, known_s):
     least = {}
     for space in search_spaces(problem):
         quick = fastest(space)
+        form = PeriodForm(space, problem, None)
         bounds = {
             "cycles": cost_floor._cycles_s(space, quick),
             "work": cost_floor._work_s(space, quick),
@@ -40,7 +41,7 @@ def bounds_of(problem, known_s):
             "loads": LoadProgram(space, known_s).solve(math.inf),
             "count": counting_bound(space, known_s),
             "chains": chain_bound(space, 10).bound_s,
-            "relaxation": PeriodForm(space, problem, None).relaxation(LONG_S),
+            "relaxation": form.linear.relax(form.objective_terms, LONG_S) / form.per_s,
         }
         for name, bound in bounds.items():
             least[name] = min(bound, least.get(name, math.inf))

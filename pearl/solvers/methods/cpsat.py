@@ -25,9 +25,9 @@ from pearl.solvers.methods import tabu
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.tabu import search_each
 from pearl.solvers.model.dag_instance import DagInstance
+from pearl.solvers.model.highs import GRACE_S
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
-from pearl.solvers.model.solver_process import GRACE_S
 from pearl.time_limit import OutOfTimeError, beside
 from pearl_devices.extras import install_hint
 

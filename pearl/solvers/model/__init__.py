@@ -11,5 +11,4 @@ __all__ = [
     "name_checks",
     "result",
     "search_space",
-    "solver_process",
 ]

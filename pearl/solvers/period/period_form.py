@@ -344,11 +344,6 @@ class PeriodForm:
             self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
         return dual / self._unit, None if x is None else self._read(x), finished
 
-    def relaxation(self, seconds: float) -> float:
-        """Return a lower bound of the cost in seconds or joules from the relaxation without
-        integers; 0 if the time was too short."""
-        return self.linear.relax(self.objective_terms, seconds) / self._unit
-
     def _read(self, x: NDArray[np.float64]) -> Assignment:
         p = self.space
         modes: list[Mode] = []
