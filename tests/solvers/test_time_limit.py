@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-import threading
 import time
 from dataclasses import replace
 
@@ -30,7 +29,7 @@ from pearl.time_limit import STRIDE, OutOfTimeError, extended, look, watched, wi
 from pearl.verification import check_plan
 from pearl_devices import Kernel
 from tests.processes import until
-from tests.solvers.test_highs import LONG_S, running
+from tests.solvers.test_highs import running
 
 LATE_S = 8.0
 """CPU-seconds that a solve may take beyond its limit here: what it may be is 1 s, on a machine that
@@ -139,29 +138,6 @@ def test_a_limit_within_another_is_never_later_and_ends_with_its_block():
         with pytest.raises(OutOfTimeError):
             list(watched([1]))
     look()
-
-
-def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives_up():
-    heard = []
-
-    def loop():
-        try:
-            while True:
-                look()
-                time.sleep(0.001)
-        except OutOfTimeError:
-            heard.append(True)
-
-    for left_s, gives_up in ((-1.0, False), (3600.0, True)):
-        given_up = threading.Event()
-        with within(time.monotonic() + left_s):
-            thread = threading.Thread(target=time_limit.beside(given_up, loop), daemon=True)
-        thread.start()
-        if gives_up:
-            given_up.set()
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-    assert heard == [True, True]
 
 
 def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):

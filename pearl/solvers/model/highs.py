@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-LpMethod = Literal["choose", "ipm", "pdlp"]
+LpMethod = Literal["choose", "ipm", "pdlp", "simplex"]
 
 STEPS = 3_000
 """Largest number of iterations of pdlp. For 1,000 tasks on 16 devices, the dual solution is then
@@ -65,14 +65,14 @@ class LpSolution:
     dual: Floats | None = None
 
 
-def solve(p: LinearProgram) -> LpSolution | None:
-    """Return the answer of HiGHS; None if it does not stop in time.
+def load(p: LinearProgram) -> Any:
+    """Return HiGHS with a program, for one thread and without output.
 
-    It is stopped `GRACE_S` after its time, and by an exception in this thread, also
-    KeyboardInterrupt.
+    Raises:
+        ValueError: HiGHS rejects the program.
     """
     import highspy
-    from highspy._core import _Highs, cb
+    from highspy._core import _Highs
 
     h = _Highs()  # highspy.Highs prints a line on standard output
     options: dict[str, Any] = {"output_flag": False, "solver": p.method, "mip_rel_gap": p.gap}
@@ -98,20 +98,27 @@ def solve(p: LinearProgram) -> LpSolution | None:
     )
     if taken == highspy.HighsStatus.kError:
         raise ValueError("HiGHS rejects the program; a coefficient may not be finite")
-    stopped = threading.Event()
+    return h
+
+
+def solve(p: LinearProgram) -> LpSolution | None:
+    """Return the answer of HiGHS; None if it does not stop in time.
+
+    It is stopped `GRACE_S` after its time, and by an exception in this thread, also
+    KeyboardInterrupt.
+    """
+    from highspy._core import cb
+
+    h, stopped = load(p), threading.Event()
 
     def look(kind: object, text: str, told: object, answer: Any, data: object) -> None:
         if stopped.is_set():
             answer.user_interrupt = True
 
     h.setCallback(look, None)
-    kinds = cb.HighsCallbackType
-    for kind in kinds.kCallbackMipInterrupt, kinds.kCallbackSimplexInterrupt:
-        h.startCallback(kind)
-    h.startCallback(kinds.kCallbackIpmInterrupt)
-    if not _ended(h, p.until, stopped):
-        return None
-    return _solution(h, p)
+    for name in ("Mip", "Simplex", "Ipm"):
+        h.startCallback(getattr(cb.HighsCallbackType, f"kCallback{name}Interrupt"))
+    return _solution(h, p) if _ended(h, p.until, stopped) else None
 
 
 def _ended(h: Any, until: float, stopped: threading.Event) -> bool:
