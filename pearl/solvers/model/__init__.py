@@ -5,6 +5,7 @@ __all__ = [
     "cost_floor",
     "dag_instance",
     "fusion_space",
+    "highs",
     "linear",
     "list_schedule",
     "method",

@@ -75,7 +75,9 @@ class Linear:
         A finished run without a solution and with an infinite bound proves that no solution costs
         at most `below`.
         """
-        solution = self._solve(objective, seconds, below)
+        until = time.monotonic() + seconds
+        parts = self._parts(objective, below)
+        solution = _ask(parts, np.array(self.integer, np.int32), until, "choose")
         if solution is None:
             return 0.0, None, False
         if solution.status == "infeasible":
@@ -117,13 +119,6 @@ class Linear:
         elif solution.dual is not None:
             proven = safe_bound(*parts, solution.dual)
         return max(0.0, proven)
-
-    def _solve(self, objective: Terms, seconds: float, below: float) -> highs.LpSolution | None:
-        """Return the answer of HiGHS to an objective of at most `below`; None if HiGHS exceeds its
-        time."""
-        until = time.monotonic() + seconds
-        parts = self._parts(objective, below)
-        return _ask(parts, np.array(self.integer, np.int32), until, "choose")
 
     def _parts(self, objective: Terms, below: float) -> Parts:
         """Return the program whose objective is at most `below`.
