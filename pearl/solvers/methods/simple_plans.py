@@ -110,11 +110,12 @@ def gathered(space: SearchSpace, taste: Taste) -> Iterator[Assignment]:
     for favourite in [d.name for d in space.costs.platform.devices] + [""]:
         room, total, modes = dict(space.capacity_bytes), 0.0, dict[int, Mode]()
         for c in largest:
-            first = (favourite, *ways[c]) if favourite in ways[c] else ways[c]
-            device = next((d for d in first if space.memory_bytes[c] <= room[d]), None)
+            size = space.memory_bytes[c]
+            device = favourite if favourite in ways[c] and size <= room[favourite] else None
+            device = device or next((d for d in ways[c] if size <= room[d]), None)
             if device is None:
                 break
-            room[device] -= space.memory_bytes[c]
+            room[device] -= size
             total += ways[c][device][0]
             modes |= ways[c][device][1]
         if len(modes) == n:
