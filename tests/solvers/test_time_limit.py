@@ -140,7 +140,7 @@ def test_a_limit_within_another_is_never_later_and_ends_with_its_block():
     look()
 
 
-def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
+def test_a_host_too_busy_for_any_search_gives_a_plan_of_balanced_loads(monkeypatch):
     """A look at the clock takes 1 ms. Neither annealing nor HiGHS gets any time."""
     graph, costs = large(1, 0.3, tasks=24, devices=3, shape="random")
     passed = itertools.count(time.monotonic(), 1e-3)
@@ -158,7 +158,7 @@ def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
     loads = to_places(space, even=True)
     start = build_timed_graph(loads.assignment(greedy(loads)))
     assert plan.status == "time_limit"
-    assert plan.period_s == pytest.approx(max(start.loads_s.values()), rel=1e-9)
+    assert plan.period_s <= max(start.loads_s.values()) * (1 + 1e-9)
 
 
 def test_what_annealing_found_is_not_lost_when_the_time_is_up():
