@@ -87,9 +87,9 @@ class Relaxation:
         lower[n + 1 : n + 1 + nodes] = -math.inf
         if nodes:
             lower[n + 1] = upper[n + 1] = 0.0
-        row, column, value = entry
+        in_row, in_column, value = entry
         program = highs.LinearProgram(
-            csr_array((value, (row, column)), shape=(len(low), columns)),
+            csr_array((value, (in_row, in_column)), shape=(len(low), columns)),
             objective,
             lower,
             upper,
