@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from pearl.planning.problem import Problem
@@ -70,9 +69,7 @@ def listed_outcome(
             best = candidate
     if best is None:
         raise no_plan_error(problem, search)
-    least = NOTHING
-    with suppress(OutOfTimeError):
-        least = least_bound(spaces, problem, best, deadline)
+    least = bound(spaces, problem, best, deadline)
     return Outcome(best, least.cost, timed_out, least.source)
 
 
@@ -96,15 +93,22 @@ def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) ->
     return build_schedule(it, [float(k) for k in it.place], places).to_candidate()
 
 
-def least_bound(
+def bound(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
 ) -> CostBound:
-    """Return a lower bound on the cost of every plan, seconds or joules, at most that of `best`.
-    After the deadline, it uses no linear programs.
+    """Return a lower bound on the cost of every plan, seconds or joules, from cycles and work.
 
-    Raises:
-        OutOfTimeError: the time limit passed.
+    The bound is at most the cost of `best`, and 0 if time runs out.
     """
+    try:
+        return _least(spaces, problem, best, deadline)
+    except OutOfTimeError:
+        return NOTHING
+
+
+def _least(
+    spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
+) -> CostBound:
     floors = [CostBound(best.cost, "search")]
     for space in spaces:
         if problem.objective == "makespan":
@@ -116,8 +120,12 @@ def least_bound(
 
 
 def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
-    """Return `least_bound` without linear programs."""
-    return least_bound(open_spaces(problem), problem, best, -math.inf)
+    """Return `bound` without linear programs.
+
+    Raises:
+        OutOfTimeError: the time limit passed.
+    """
+    return _least(open_spaces(problem), problem, best, -math.inf)
 
 
 def work_bound(problem: Problem) -> CostBound:
