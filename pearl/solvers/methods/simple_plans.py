@@ -82,10 +82,10 @@ def simple_plan(
 
 
 def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
+    yield from place_replicas(space)
     for a in chain(gathered(space, seconds), gathered(space, joules)):
         yield a
         yield spread(space, a)
-    yield from place_replicas(space)
     if len(space.classes) >= FEW:
         loads = to_places(space, problem)
         place = mended(loads, greedy(loads))
