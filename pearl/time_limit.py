@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
-from threading import Event
-from typing import Any, TypeVar
+from contextvars import ContextVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -20,7 +19,6 @@ STRIDE = 1024
 """Items of a long loop between two checks of the clock."""
 
 _until: ContextVar[float] = ContextVar("until", default=math.inf)
-_given_up: ContextVar[Event | None] = ContextVar("given_up", default=None)
 
 
 class OutOfTimeError(Exception):
@@ -31,23 +29,15 @@ def look() -> None:
     """Check the time limit.
 
     Raises:
-        OutOfTimeError: the limit has passed, or the waiting thread gave up.
+        OutOfTimeError: the limit has passed.
     """
-    given_up = _given_up.get()
-    if time.monotonic() > _until.get() or (given_up and given_up.is_set()):
+    if time.monotonic() > _until.get():
         raise OutOfTimeError
 
 
 def left_s() -> float:
     """Return the seconds until the limit, at least 0; infinite if there is no limit."""
     return max(0.0, _until.get() - time.monotonic())
-
-
-def beside(given_up: Event, call: Callable[..., T], *args: Any, **more: Any) -> Callable[[], T]:
-    """Return a call for another thread, under the limit of this one and until `given_up` is set."""
-    context = copy_context()
-    context.run(_given_up.set, given_up)
-    return lambda: context.run(call, *args, **more)
 
 
 def watched(items: Iterable[T]) -> Iterator[T]:

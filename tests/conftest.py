@@ -114,13 +114,6 @@ def no_plan_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(memory, "KEPT", 0)
 
 
-@pytest.fixture(autouse=True)
-def solvers_outlive_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next test solves in the same process; a run that is measured would end it."""
-    if run := sys.modules.get("pearl.training.run"):
-        monkeypatch.setattr(run, "end_solvers", lambda: None)
-
-
 @pytest.fixture(scope="session")
 def nodes_of_the_session() -> Iterator[Cluster]:
     with raylets() as cluster:

@@ -205,13 +205,6 @@ def test_a_limit_holds_within_its_context_and_the_earlier_one_wins(
                 assert time_limit.left_s() == 8.0
         now[0] = 15.0
         time_limit.look()
-        given_up = threading.Event()
-        other = time_limit.beside(given_up, lambda x, *, y: (time_limit.look(), x + y)[1], 1, y=2)
-        assert other() == 3
-        given_up.set()
-        with pytest.raises(time_limit.OutOfTimeError):
-            other()
-        time_limit.look()
         now[0] = 15.5
         assert time_limit.left_s() == 0.0
         with pytest.raises(time_limit.OutOfTimeError):

@@ -33,7 +33,6 @@ from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
-from pearl.solvers.model.highs import LinearProgram
 from pearl.testing.graphs import devices, mode, random_limited, star
 from pearl.verification import check_plan
 from pearl_devices import Kernel
@@ -160,16 +159,9 @@ class CpuClock:
 
 @contextmanager
 def counted() -> Iterator[CpuClock]:
-    """`time.monotonic` counts CPU-seconds; the process of HiGHS is told its limit by its own."""
-    clock, monotonic, to_bytes = CpuClock(), time.monotonic, LinearProgram.to_bytes
-
-    def by_the_wall(program: LinearProgram) -> bytes:
-        return to_bytes(replace(program, until=monotonic() + program.until - clock()))
-
-    with (
-        patch.object(time, "monotonic", clock),
-        patch.object(LinearProgram, "to_bytes", by_the_wall),
-    ):
+    """`time.monotonic` counts CPU-seconds."""
+    clock = CpuClock()
+    with patch.object(time, "monotonic", clock):
         yield clock
 
 

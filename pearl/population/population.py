@@ -34,7 +34,6 @@ from pearl.population.setting_results import SweepRun, summarise
 from pearl.population.tournament import Tournament
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
-from pearl.training.run import end_solvers
 from pearl_devices.system import explain_no_processes, host_system
 from pearl_devices.validation import check_type
 
@@ -227,7 +226,6 @@ class SweepRunner:
 
     def run(self, interruption: Interruption, restarts: int) -> Sweep:
         """Run all stages, and write the results."""
-        end_solvers()  # runs need the cores that solver processes still use
         for s in self.population.settings:
             self._files.write_inputs(RunStage("", s.name, s.values, 0, 0))
         self._write("running")

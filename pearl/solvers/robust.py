@@ -39,8 +39,8 @@ from pearl.planning.replicas import split_of
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.channel_fit import fit_channels
-from pearl.solvers.first_plan import first_plan
 from pearl.solvers.methods.enumeration import assignments, every_space
+from pearl.solvers.methods.simple_plans import first_plan
 from pearl.solvers.model.method import Search, Solve
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import cost_of

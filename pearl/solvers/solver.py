@@ -24,13 +24,13 @@ from pearl.planning.timing import Assignment
 from pearl.seeds import checked_seed
 from pearl.solvers import METHODS, find_method
 from pearl.solvers.channel_fit import fit_channels
-from pearl.solvers.first_plan import first_plan
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.garbage import collected_rarely
 from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
 from pearl.solvers.infeasible.iis import add_conflict_set
 from pearl.solvers.known_plan import from_start, or_spare, translate_plan
 from pearl.solvers.methods.relaxation_bounds import cheap_bound, work_bound
+from pearl.solvers.methods.simple_plans import first_plan
 from pearl.solvers.model.bounds import CostBound
 from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
 from pearl.solvers.model.result import Candidate, Outcome

@@ -2,5 +2,5 @@
 
 __all__ = [
     *("calibrating", "checkpoints", "compiled", "evaluations", "interruption", "memory"),
-    *("policy", "policy_export", "progress", "run", "steering", "trainer"),
+    *("policy", "policy_export", "progress", "steering", "trainer"),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -28,12 +27,6 @@ from pearl_estimators.energy import EnergyMeter
 from pearl_estimators.host.calibration_updates import mark_doubtful, record_run
 
 
-def end_solvers() -> None:
-    """End the solver processes that this process has started."""
-    if solver_process := sys.modules.get("pearl.solvers.model.solver_process"):
-        solver_process.end()
-
-
 @torch_threads.restoring_threads()
 def run_training(run: TrainingRun) -> Run:
     """Train to the end, and write the files of the run.
@@ -45,14 +38,12 @@ def run_training(run: TrainingRun) -> Run:
     host_system.raise_file_limit()
     host_system.work_for_user()  # lanes in other threads and processes ask for themselves
     with closing(run.evaluator), closing(run.trial):
-        end_solvers()  # they would use cores whose use is measured
         measured = Measurements()
         meter = EnergyMeter.of(() if compiled.emulate else compiled.system.platform.devices)
         with meter:
             while (status := _run_session(run, measured)) == "off":
                 plan_change.replan(run, measured)
                 run.resume_from_checkpoint()
-                end_solvers()
         if run.state.best_mean is None:
             run.session.mark_best()
         status, final = _finish(run, status)

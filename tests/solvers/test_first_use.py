@@ -4,7 +4,7 @@ from pearl.planning.problem import Problem
 from pearl.solvers import first_use
 from pearl.solvers.methods import cpsat
 from pearl.testing.graphs import random_problem
-from tests.solvers.test_solver_process import output_of
+from tests.solvers.test_highs import output_of
 
 ROOTS = """
 from pearl.solvers import first_use

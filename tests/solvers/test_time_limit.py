@@ -2,13 +2,12 @@
 
 import itertools
 import signal
-import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.processes import below, cpu_s
+from benchmarks.processes import cpu_s
 from benchmarks.solver.instances import large
 from pearl import solve, time_limit
 from pearl.errors import InfeasibleError
@@ -23,14 +22,14 @@ from pearl.solvers.large.load_annealing import Annealing
 from pearl.solvers.large.starts import greedy
 from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods import milp
-from pearl.solvers.model import linear
+from pearl.solvers.model import highs
 from pearl.solvers.model.search_space import search_spaces
 from pearl.testing.graphs import devices, mode, star, tasks
 from pearl.time_limit import STRIDE, OutOfTimeError, extended, look, watched, within
 from pearl.verification import check_plan
 from pearl_devices import Kernel
-from tests.processes import until, until_gone
-from tests.solvers.test_solver_process import LONG_S, children, running
+from tests.processes import until
+from tests.solvers.test_highs import running
 
 LATE_S = 8.0
 """CPU-seconds that a solve may take beyond its limit here: what it may be is 1 s, on a machine that
@@ -141,40 +140,17 @@ def test_a_limit_within_another_is_never_later_and_ends_with_its_block():
     look()
 
 
-def test_a_call_beside_has_the_limit_of_who_made_it_and_ends_when_that_one_gives_up():
-    heard = []
-
-    def loop():
-        try:
-            while True:
-                look()
-                time.sleep(0.001)
-        except OutOfTimeError:
-            heard.append(True)
-
-    for left_s, gives_up in ((-1.0, False), (3600.0, True)):
-        given_up = threading.Event()
-        with within(time.monotonic() + left_s):
-            thread = threading.Thread(target=time_limit.beside(given_up, loop), daemon=True)
-        thread.start()
-        if gives_up:
-            given_up.set()
-        thread.join(LONG_S)
-        assert not thread.is_alive()
-    assert heard == [True, True]
-
-
-def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
-    """A look at the clock takes 1 ms. Neither annealing nor the process of HiGHS gets any time."""
+def test_a_host_too_busy_for_any_search_gives_a_plan_of_balanced_loads(monkeypatch):
+    """A look at the clock takes 1 ms. Neither annealing nor HiGHS gets any time."""
     graph, costs = large(1, 0.3, tasks=24, devices=3, shape="random")
     passed = itertools.count(time.monotonic(), 1e-3)
     monkeypatch.setattr(time, "monotonic", lambda: next(passed))
 
-    def ask_in_vain(script, message, until):
-        while time.monotonic() < until:
+    def ask_in_vain(program):
+        while time.monotonic() < program.until:
             pass
 
-    monkeypatch.setattr(linear.solver_process, "solve_in_process", ask_in_vain)
+    monkeypatch.setattr(highs, "solve", ask_in_vain)
     monkeypatch.setattr(Annealing, "start", lambda search: search.ended.set())
     plan = solve(graph, costs, time_limit_s=10.0)
     monkeypatch.undo()
@@ -182,7 +158,7 @@ def test_a_host_too_busy_for_any_search_gives_the_greedy_start(monkeypatch):
     loads = to_places(space, even=True)
     start = build_timed_graph(loads.assignment(greedy(loads)))
     assert plan.status == "time_limit"
-    assert plan.period_s == pytest.approx(max(start.loads_s.values()), rel=1e-9)
+    assert plan.period_s <= max(start.loads_s.values()) * (1 + 1e-9)
 
 
 def test_what_annealing_found_is_not_lost_when_the_time_is_up():
@@ -199,11 +175,10 @@ def test_what_annealing_found_is_not_lost_when_the_time_is_up():
 SOLVE = """
 import sys, threading
 from benchmarks.solver.instances import large, small
-from pearl.solvers.model import linear, solver_process
+from pearl.solvers.model import highs
 from pearl import solve
 from pearl.solvers.methods import cpsat, tabu
 from tests.solvers.test_makespan import random_shop
-from tests.solvers.test_solver_process import children
 
 what = sys.argv[1]
 
@@ -221,7 +196,7 @@ if what == "cpsat":
     more = {"objective": "makespan", "method": "cpsat"}
 elif what == "milp":
     graph, costs = large(0, 1.0, tasks=500, devices=8)
-    began(linear.solver_process, "solve_in_process")
+    began(highs, "solve")
     more = {}
 else:
     graph, costs = random_shop(0, 30, 4)
@@ -233,10 +208,9 @@ try:
 except KeyboardInterrupt:
     print("heard", flush=True)
     for thread in threading.enumerate():
-        if thread is not threading.main_thread() and thread.name != solver_process.LISTENER:
+        if thread is not threading.main_thread():
             thread.join(300)  # what is being compiled is compiled to its end
-    solver_process.end()
-    print(threading.active_count(), "thread", len(children()), "processes", flush=True)
+    print(threading.active_count(), "thread", flush=True)
 """
 
 
@@ -245,8 +219,7 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     with running(SOLVE, what) as process:
         assert process.stdout.readline() == "began\n"
         begin = cpu_s([process.pid])
-        # it searches, here or in the solver's process
-        until(lambda: cpu_s([process.pid, *below(process.pid)]) > begin + 0.2, "a search")
+        until(lambda: cpu_s([process.pid]) > begin + 0.2, "a search")
         begin = cpu_s([process.pid])
         process.send_signal(signal.SIGINT)
         said = ""
@@ -254,14 +227,5 @@ def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
             said = process.stdout.readline()
             assert said in ("began\n", "heard\n")
         assert cpu_s([process.pid]) - begin < LATE_S
-        assert process.stdout.read() == "1 thread 0 processes\n"
+        assert process.stdout.read() == "1 thread\n"
         assert process.wait() == 0
-
-
-def test_no_process_of_a_solve_whose_time_is_up_goes_on():
-    before = children()
-    graph = one_to_many()
-    solve(graph, table(graph), time_limit_s=1e-3)
-    waiting = children() - before
-    assert len(waiting) <= 1
-    until_gone([p for p in waiting if p not in children()])

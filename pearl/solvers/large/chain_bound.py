@@ -46,18 +46,16 @@ SAFE = 1e-9
 
 @dataclass(frozen=True)
 class ChainBound:
-    """A bound, with its assignments and prices.
+    """A bound, with its assignments.
 
     bound_s: no plan of the search space has a shorter period.
     devices: (period in seconds, device number of each class) of the assignments of all steps that
         fit into the memory of the devices, by rising period. The period is the largest ratio or
         load that the bound counts.
-    prices: the prices of the bound.
     """
 
     bound_s: float
     devices: tuple[tuple[float, Ints], ...]
-    prices: Prices
 
 
 def chain_bound(space: SearchSpace, steps: int = STEPS) -> ChainBound:
@@ -119,7 +117,7 @@ def climb(program: ChainProgram, steps: int = STEPS) -> ChainBound:
         if top - best <= ENOUGH * best or radius < ENOUGH:
             break
     ranked = sorted(found.values(), key=lambda f: f[0])
-    return ChainBound(max(bound, best) * (1 - SAFE), tuple(ranked), _prices(program, center))
+    return ChainBound(max(bound, best) * (1 - SAFE), tuple(ranked))
 
 
 def _prices(program: ChainProgram, point: NDArray[np.float64]) -> Prices:

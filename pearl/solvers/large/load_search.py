@@ -18,7 +18,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.solvers.large.load_annealing import LOOK_S, Annealing, counting_bound
 from pearl.solvers.large.load_bound import LoadProgram
-from pearl.solvers.large.starts import few, greedy
+from pearl.solvers.large.starts import EVERY, greedy
 from pearl.solvers.large.tables import Ints, Places, to_places
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
@@ -100,10 +100,11 @@ def complete(space: SearchSpace, problem: Problem) -> bool:
     are lanes of its classes: one mode on each device that suits all of its lanes, no pair term, and
     no rule but memory that couples lanes."""
     several = [d for d, n in space.lanes.items() if n > 1]
+    used, classes = {m.device for o in space.options for m in o}, len(space.classes)
     return (
         not is_coupled(space, problem)
+        and sum(min(space.lanes[d], classes) for d in used) ** classes <= EVERY
         and not is_pooled(space)
-        and few(to_places(space))
         and not space.pair_terms
         and all(len(here) == 1 for unit in space.on_device for here in unit.values())
         and not (several and any(len(members) > 1 for members in space.classes))

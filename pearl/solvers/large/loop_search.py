@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
-from pearl.solvers.large.chain_program import ChainProgram, Prices
-from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, repaired, spread
+from pearl.solvers.large.chain_program import ChainProgram
+from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, spread
 from pearl.solvers.large.tables import (
     Ints,
     Scratch,
@@ -32,7 +33,7 @@ from pearl.solvers.large.tables import (
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
-from pearl.solvers.orders.search import GROWTH, HALVINGS
+from pearl.solvers.orders.search import GROWTH, rising
 from pearl.time_limit import OutOfTimeError, look
 
 CLOSER = 0.9999
@@ -70,8 +71,9 @@ tried)."""
 FIRST = 0.25
 """Largest share of the remaining work for one annealing (assumed)."""
 
-SHARES = (("step", 0.5), ("anneal", 0.4), ("price", 0.1))
-"""Shares of the work of each way to find other assignments (assumed)."""
+ANNEALED = 0.45
+"""Share of the work on other assignments that goes into annealing; the rest goes into steps
+(assumed)."""
 
 SWAPS = 0.15
 """Share of the work reserved for swaps in the rings of the best assignment (assumed)."""
@@ -90,9 +92,6 @@ PER_LANE = 1.5e-8
 COARSE = 0.5
 """Share of the later annealing that is of the lumped graph, if units fire several times
 (assumed)."""
-
-STRENGTHS = (0.01, 0.03, 0.1, 0.3)
-"""Spreads of the random factors of prices (assumed)."""
 
 TRIES, MOVES = 200, 3
 """Number of random changes of the best assignment, of which the first with loads and cycles that
@@ -172,7 +171,7 @@ class LoopSearch:
         n, arcs = len(self.t.node_unit), len(self.t.arc_edge)
         self._swap_cost = 1e-6 + 1.6e-8 * arcs
         self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
-        self._fit_cost, self._chain_cost = 5e-5 + 2e-6 * n, 1.5e-4 + 2.2e-6 * n
+        self._fit_cost = 5e-5 + 2e-6 * n
 
     def run(self, work: float, *, finish: bool = True) -> None:
         """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
@@ -188,7 +187,7 @@ class LoopSearch:
             if self.best is None:
                 for place in () if self.t.pooled else contiguous(self.b, self.dice):
                     self._order(mended(self.b, place))
-                self._begin(self._program)
+                self._begin()
             if finish and self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
             if self.few:
@@ -197,7 +196,7 @@ class LoopSearch:
                         break
                     self._try(place, len(NOISES))
             else:
-                self._search(self._program, kept)
+                self._search(kept)
             if finish:
                 self._finish()
                 self._ended = True
@@ -251,10 +250,10 @@ class LoopSearch:
             seen[name] = seen.get(name, 0) + 1
         return names
 
-    def _begin(self, program: ChainProgram) -> None:
+    def _begin(self) -> None:
         """Begin with assignments of little load and quick cycles, the least bound first."""
         assert self.bound is not None
-        starts = [(self._least(p), k, p) for k, p in enumerate(self._starts(program))]
+        starts = [(self._least(p), k, p) for k, p in enumerate(self._starts())]
         starts.sort(key=lambda start: (self._excess(start[2]), *start[:2]))
         worth = starts and starts[0][0] > self.bound.bound_s * 1.001
         if worth or (starts and self._excess(starts[0][2]) > 0):
@@ -267,7 +266,7 @@ class LoopSearch:
             place = self.best.place if self.best else starts[0][2]
             self._order(self._annealed(place, SOME, hot, self._coarse))
 
-    def _starts(self, program: ChainProgram) -> Iterator[Ints]:
+    def _starts(self) -> Iterator[Ints]:
         """Yield the first assignments; some may break rules."""
         assert self.bound is not None
         for a in self._given:
@@ -281,15 +280,8 @@ class LoopSearch:
             return
         for _, devices in self.bound.devices[:CHAINS]:
             yield spread(self.b, devices)
-        _, devices = program.cheapest(self.bound.prices)
-        place = repaired(self.b, spread(self.b, devices))
-        if place is not None:
-            yield place
         place = greedy(self.b)
-        if place is None:
-            place = repaired(self.b, self.t.seconds.argmin(axis=1))
-        if place is not None:
-            yield place
+        yield self.t.seconds.argmin(axis=1) if place is None else place
 
     def _bound_s(self, place: Ints) -> float:
         return float(timed_native.bound_of(self.t, place, self.s)[0])
@@ -328,20 +320,17 @@ class LoopSearch:
         self.best = PlacedRings(period_s, cost, place.copy(), arrays, transfers, rings)
         return True
 
-    def _search(self, program: ChainProgram, until: float) -> None:
+    def _search(self, until: float) -> None:
         """Search for better assignments until `until` CPU-seconds of work are left."""
-        spent = dict.fromkeys(("step", "anneal", "price"), 0.0)
+        begin, annealed = self._left, 0.0
         while self.best is not None and self._left > until and not self._is_least:
             look()
-            way = min(SHARES, key=lambda s: spent[s[0]] / s[1])[0]
             before = self._left
-            if way == "step":
+            if annealed > ANNEALED * (begin - before):
                 self.step(self.best.place)
-            elif way == "anneal":
-                self._anneal(self.best.place)
             else:
-                self._reprice(program)
-            spent[way] += max(before - self._left, 1e-6)
+                self._anneal(self.best.place)
+                annealed += before - self._left
 
     def every(self) -> Iterator[Ints]:
         """Yield every assignment whose bound is below the best period, the least bound first."""
@@ -360,7 +349,7 @@ class LoopSearch:
         left = loop_moves.propose(
             self.t, place, trial, self.s, self.random, self._target, TRIES, MOVES
         )
-        self._left -= (TRIES - max(left, 0)) * self._bound_cost
+        self._left -= (TRIES - max(left, 0)) * self._bound_cost + 1e-6
         if left >= 0:
             self._try(trial, 1)
 
@@ -385,23 +374,6 @@ class LoopSearch:
         loop_moves.anneal(t, place.copy(), best, s, self.random, steps, hot, cold)
         self._left -= steps * cost
         return best
-
-    def _reprice(self, program: ChainProgram) -> None:
-        """Try the best assignment for other prices."""
-        assert self.bound is not None
-        if self.t.pooled:
-            return
-        strength, dice = float(self.dice.choice(STRENGTHS)), self.dice
-        prices = self.bound.prices
-        changed = [
-            values * np.exp(strength * dice.normal(size=values.shape))
-            for values in (prices.cycles, prices.resources, prices.memory)
-        ]
-        _, devices = program.cheapest(Prices(*changed))
-        self._left -= self._chain_cost
-        place = repaired(self.b, spread(self.b, devices))
-        if place is not None:
-            self._try(place, 1)
 
     def _try(self, place: Ints, tries: int) -> bool:
         """Search for a modulo schedule of an assignment below the best cost."""
@@ -429,31 +401,18 @@ class LoopSearch:
         before = self._period_at(place, known)
         arrays, transfers = timed_native.timed_arrays(self.t, place, self.s)
         rings = Rings(arrays, self.random)
-        low, high, made = least, math.inf, list[tuple[float, Next]]()
+        made: list[tuple[float, Next]] = []
 
-        def scheduled(target: float) -> bool:
+        def scheduled(target: float) -> float | None:
             look()
             for noise in NOISES:
                 fitted = self._fitted(rings, transfers, target, noise, least)
                 if fitted is not None:
                     made.append(fitted)
-                    return True
-            return False
+                    return min(period for period, _ in made)
+            return None
 
-        for growth in GROWTHS:
-            if least * growth > before * (1 + GAIN):
-                break
-            if scheduled(least * growth):
-                high = min(period for period, _ in made)
-                break
-            low = least * growth
-        for _ in range(HALVINGS if made else 0):
-            if high <= low * (1 + 1e-4):
-                break
-            if scheduled((low + high) / 2):
-                high = min(high, *(period for period, _ in made))
-            else:
-                low = (low + high) / 2
+        rising(scheduled, least, before * (1 + GAIN), GROWTHS)
         made.sort(key=lambda m: m[0])
         for period, found in made[:2]:
             worth = self._cost(place, period * (1 - GAIN)) < self._target
@@ -462,7 +421,7 @@ class LoopSearch:
                 look()
                 found, period = rings.swapped(found, valuations, least * (1 + SAME))
                 self._left -= SWAPPED
-                if self._several and not self._is_list(arrays, transfers, found):
+                if not self._is_list(arrays, transfers, found):
                     continue
             self._accept(period, place, arrays, transfers, found)
         return self._target < known
@@ -473,19 +432,19 @@ class LoopSearch:
         """Return period and rings of a modulo schedule after some swaps; None if none was found, or
         if no list expresses it."""
         self._left -= self._fit_cost
-        start = rings.fit(target, noise)
-        if start is None:
-            return None
-        self._left -= POLISH * self._swap_cost
-        first = rings.rings_of(start, target)
-        found, period = rings.swapped(first, POLISH, least * (1 + SAME))
-        if self._several and not self._is_list(rings.arrays, transfers, found):
-            found, period = rings.swapped(first, 1, 0.0)
-            if not self._is_list(rings.arrays, transfers, found):
-                return None
-        return period, found
+        made = rings.schedule(
+            target,
+            noise,
+            POLISH,
+            least * (1 + SAME),
+            partial(self._is_list, rings.arrays, transfers),
+        )
+        self._left -= POLISH * self._swap_cost if made else 0.0
+        return made
 
     def _is_list(self, arrays: TimedArrays, transfers: Ints, rings: Next) -> bool:
+        if not self._several:
+            return True
         x = self.space.expansion
         names = [*(("+".join(x.units[u]), f) for u, f in x.nodes)]
         names += self._transfer_names(transfers)
@@ -518,7 +477,7 @@ class LoopSearch:
             look()
             found, period = rings.swapped(rings_before, valuations, least)
             self._left -= valuations * self._swap_cost
-            told = not self._several or self._is_list(best.arrays, best.transfers, found)
+            told = self._is_list(best.arrays, best.transfers, found)
             if told and period < best.period_s:
                 best.period_s, best.rings = period, found
                 best.cost = self._cost(best.place, period)

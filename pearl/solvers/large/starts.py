@@ -130,29 +130,6 @@ def greedy(b: Places) -> Ints | None:
     return place
 
 
-def repaired(b: Places, place: Ints) -> Ints | None:
-    """Move classes from devices with too little memory to where they cost least; None if there is
-    no such place."""
-    place, t = place.copy(), b.t
-    used = np.bincount(t.device[place], weights=t.memory, minlength=len(t.capacity))
-    while True:
-        over = np.flatnonzero(used > t.capacity)
-        if len(over) == 0:
-            return place
-        here = np.flatnonzero((t.device[place] == over[0]) & (t.memory > 0))
-        room = used[t.device] + t.memory[here, None] <= t.capacity[t.device]
-        able = np.isfinite(t.seconds[here]) & room
-        more = np.where(able, t.seconds[here], 0.0) - t.seconds[here, place[here]][:, None]
-        more = np.where(able, more / t.memory[here, None], math.inf)
-        at = int(more.argmin())
-        if not math.isfinite(more.flat[at]):
-            return None
-        c, lane = int(here[at // more.shape[1]]), at % more.shape[1]
-        used[over[0]] -= t.memory[c]
-        used[t.device[lane]] += t.memory[c]
-        place[c] = lane
-
-
 def mended(b: Places, place: Ints | None) -> Ints | None:
     """Return an assignment, changed by cold annealing if it breaks rules that couple classes; None
     if it still breaks one."""

@@ -50,7 +50,7 @@ class Tables(NamedTuple):
     host: device. hop, second: (devices, devices), the links of a route, -1 for none.
     up: device → its link to the host, -1 for none.
     wait, byte_wait: (devices, devices), seconds per message and per byte on a route.
-    per_message, per_byte, link_wait, link_joules: link → seconds, and joules per byte.
+    per_message, per_byte, link_wait: link → seconds.
     paid: link → payer.
     memory: class → bytes. capacity: device → bytes.
     width, room: lane → width, device → width. most: device → lanes. most_lanes: of all devices.
@@ -96,7 +96,6 @@ class Tables(NamedTuple):
     per_message: Floats
     per_byte: Floats
     link_wait: Floats
-    link_joules: Floats
     paid: Ints
     memory: Floats
     capacity: Floats
@@ -406,7 +405,6 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         per_message=np.array([k.per_message_s for k in links], np.float64),
         per_byte=np.array([1 / k.bytes_per_s for k in links], np.float64),
         link_wait=np.array([k.latency_s for k in links], np.float64),
-        link_joules=np.array([k.energy_j_per_byte for k in links], np.float64),
         paid=np.array([kinds[k.paid_by] for k in links], np.int64),
         memory=np.array(p.memory_bytes, np.float64),
         capacity=np.array([p.capacity_bytes[n] * (1 + 1e-12) for n in names], np.float64),

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,10 +23,10 @@ from pearl.solvers.methods import tabu
 from pearl.solvers.methods.cpsat_model import Model
 from pearl.solvers.methods.tabu import search_each
 from pearl.solvers.model.dag_instance import DagInstance
+from pearl.solvers.model.highs import GRACE_S
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
-from pearl.solvers.model.solver_process import GRACE_S
-from pearl.time_limit import OutOfTimeError, beside
+from pearl.time_limit import OutOfTimeError
 from pearl_devices.extras import install_hint
 
 LARGE = 12
@@ -40,8 +38,8 @@ MOMENT = 5_000
 SHORT = 0.2
 """Work of CP-SAT's first search, in its deterministic seconds (0.4 to 1.4 s on 2 x AMD EPYC)."""
 
-BESIDE = 0.5
-"""Share of the remaining time in which tabu search and CP-SAT run in parallel."""
+TABU = 0.5
+"""Share of the remaining time of a longer tabu search (assumed)."""
 
 WORKERS = 2
 """Largest number of threads, within the number that the process may use."""
@@ -81,43 +79,22 @@ def _improve(
     """Return (a schedule of a search space that is no worse than `first`, bound, search finished).
 
     Only schedules with a makespan of at most `below` seconds are searched. Tabu search runs for a
-    moment if it applies, then CP-SAT on one thread. Then both run in parallel for half of the time,
-    and CP-SAT alone continues from the better of them.
+    moment if it applies, then CP-SAT on one thread. Then tabu search gets half of the time, and
+    CP-SAT the rest.
     """
     best, seed = first, search.seed
     lanes = tabu.plain_lanes(it) if first and len(it.order) >= LARGE else []
     if best and lanes:
         best = tabu.tabu_search(it, lanes, best, MOMENT, floor, deadline, seed)
-    threads = min(WORKERS, search.workers)
     best, floor, finished = _search(it, best, below, floor, deadline, 1, seed, SHORT)
-    if finished or (best and best.cost <= floor * (1 + SAME)):
-        return best, floor, True
-    if best and lanes:
-        until = time.monotonic() + BESIDE * (deadline - time.monotonic())
-        given_up = threading.Event()
-        moves = tabu.MOVES
-        call = beside(given_up, tabu.tabu_search, it, lanes, best, moves, floor, until, seed + 1)
-        with ThreadPoolExecutor(1) as pool:
-            other_search = pool.submit(call)
-            try:
-                if threads > 1:
-                    some = threads - 1
-                    best, floor, finished = _search(it, best, below, floor, until, some, seed + 1)
-                with suppress(OutOfTimeError):
-                    best = _better(best, other_search.result())
-            except BaseException:
-                given_up.set()
-                raise
-        if finished or (best and best.cost <= floor * (1 + SAME)):
-            return best, floor, True
-    if deadline > time.monotonic():
+    if best and lanes and not finished and best.cost > floor * (1 + SAME):
+        until = time.monotonic() + TABU * (deadline - time.monotonic())
+        best = tabu.tabu_search(it, lanes, best, tabu.MOVES, floor, until, seed + 1)
+    finished = finished or bool(best and best.cost <= floor * (1 + SAME))
+    if not finished and deadline > time.monotonic():
+        threads = min(WORKERS, search.workers)
         best, floor, finished = _search(it, best, below, floor, deadline, threads, seed + 2)
     return best, floor, finished or bool(best and best.cost <= floor * (1 + SAME))
-
-
-def _better(one: Candidate | None, other: Candidate | None) -> Candidate | None:
-    """Return the schedule of less cost, `one` if they are equal."""
-    return min((f for f in (one, other) if f), key=lambda f: f.cost, default=None)
 
 
 def _search(
@@ -136,7 +113,8 @@ def _search(
         result, bound, finished = run(model, deadline, threads, seed, patience)
     except OutOfTimeError:
         return best, floor, False
-    return _better(best, result), max(floor, bound), finished
+    best = min((f for f in (best, result) if f), key=lambda f: f.cost, default=None)
+    return best, max(floor, bound), finished
 
 
 def run(

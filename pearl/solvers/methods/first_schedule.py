@@ -9,7 +9,6 @@ Distributed Systems 13(3).
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -18,13 +17,14 @@ from itertools import islice
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft
 from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, best_of
-from pearl.solvers.model.dag_instance import DagInstance
+from pearl.solvers.methods.simple_plans import gathered, spread
+from pearl.solvers.model.dag_instance import DagInstance, fastest
 from pearl.solvers.model.list_schedule import (
     Place,
     Schedule,
-    build_assignment,
     build_schedule,
     list_schedule,
+    places_of,
     soonest,
 )
 from pearl.solvers.model.method import Search
@@ -84,8 +84,9 @@ def critical_path_schedule(it: DagInstance) -> Candidate | None:
     rank = [a + b for a, b in zip(ahead, behind, strict=True)]
     path = {v for v in range(len(rank)) if rank[v] >= max(rank) * (1 - SAME)}
     seconds: dict[str, float] = {}
+    quick = fastest(it.space)
     for device in set.intersection(*(set(it.devices[it.unit[v]]) for v in path)):
-        seconds[device] = sum(_quickest(it.space, it.unit[v], device)[0] for v in path)
+        seconds[device] = sum(quick[it.unit[v]][device][0] for v in path)
     home = min(sorted(seconds), key=lambda d: seconds[d], default=None)
 
     def choose(made: Schedule, v: int) -> Place | None:
@@ -116,31 +117,8 @@ def downward_rank(it: DagInstance) -> list[float]:
 def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
     """Yield plans with every class on one device if possible, else where it is fastest; with one
     lane per device, or with all lanes."""
-    p = it.space
-    rank = heft.upward_rank(it)
-    for device in [d.name for d in p.costs.platform.devices]:
-        options: list[int] = [0] * len(p.options)
-        for members in p.classes:
-            for u in members:
-                common = set.intersection(*(set(it.devices[w]) for w in members))
-                quick = {
-                    d: sum(_quickest(p, w, d)[0] * p.expansion.firings(w) for w in members)
-                    for d in common
-                }
-                where = device if device in common else min(quick, key=lambda d: (quick[d], d))
-                options[u] = _quickest(p, u, where)[1]
-        for spread in (False, True):
-            used = Counter[str]()
-            places: list[Place] = []
-            for u, o in enumerate(options):
-                d = p.options[u][o].device
-                places.append((o, used[d] % p.lanes[d] if spread else 0))
-                used[d] += 1
-            if not p.violates_coupling(build_assignment(p, places)):
-                yield build_schedule(it, [-r for r in rank], places).to_candidate()
-
-
-def _quickest(p: SearchSpace, unit: int, device: str) -> tuple[float, int]:
-    return min(
-        (m.estimate.latency_s, o) for o, m in enumerate(p.options[unit]) if m.device == device
-    )
+    p, rank = it.space, [-r for r in heft.upward_rank(it)]
+    for gathered_there in gathered(p, lambda m: m.estimate.latency_s):
+        for a in gathered_there, spread(p, gathered_there):
+            if not p.violates_coupling(a):
+                yield build_schedule(it, rank, places_of(p, a)).to_candidate()

@@ -1,29 +1,23 @@
-"""Bounds from relaxations, and plans from list schedules, for methods without a proof."""
+"""Bounds, and plans from list schedules, for methods without a proof."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from pearl.planning.problem import Problem
 from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.large.load_search import chained
-from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
+from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, least_s, makespan_spaces
 from pearl.solvers.model.list_schedule import Schedule, build_schedule
 from pearl.solvers.model.method import Search
-from pearl.solvers.model.result import SAME, Candidate, Outcome
+from pearl.solvers.model.result import Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace, cost_of, search_spaces, without_numbers
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError
-
-TERMS = 200_000
-"""Largest number of transfer variables of a linear relaxation (assumed: a few seconds); above, only
-loads and cycles bound the cost."""
 
 
 def open_spaces(problem: Problem) -> list[SearchSpace]:
@@ -46,7 +40,8 @@ def best_of(make: Callable[[float], Schedule | None]) -> Candidate | None:
 def listed_outcome(
     schedule: Callable[[DagInstance], Candidate | None], problem: Problem, search: Search
 ) -> Outcome:
-    """Return a list scheduler's best plan over all search spaces, with the relaxation's bound."""
+    """Return a list scheduler's best plan over all search spaces, with a bound from cycles and
+    work."""
     deadline = search.deadline
     spaces = open_spaces(problem)
     best: Candidate | None = None
@@ -101,7 +96,7 @@ def any_feasible_schedule(it: DagInstance, problem: Problem, deadline: float) ->
 def bound(
     spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
 ) -> CostBound:
-    """Return a lower bound on the cost of every plan, seconds or joules, from relaxations only.
+    """Return a lower bound on the cost of every plan, seconds or joules, from cycles and work.
 
     The bound is at most the cost of `best`, and 0 if time runs out.
     """
@@ -109,6 +104,28 @@ def bound(
         return _least(spaces, problem, best, deadline)
     except OutOfTimeError:
         return NOTHING
+
+
+def _least(
+    spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
+) -> CostBound:
+    floors = [CostBound(best.cost, "search")]
+    for space in spaces:
+        if problem.objective == "makespan":
+            floors.append(CostBound(least_s(build_instance(space), deadline), "path"))
+        else:
+            programs = time.monotonic() < deadline
+            floors.append(cost_floor(space, problem.objective, programs=programs))
+    return min(floors)
+
+
+def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
+    """Return `bound` without linear programs.
+
+    Raises:
+        OutOfTimeError: the time limit passed.
+    """
+    return _least(open_spaces(problem), problem, best, -math.inf)
 
 
 def work_bound(problem: Problem) -> CostBound:
@@ -141,46 +158,3 @@ def work_bound(problem: Problem) -> CostBound:
         always_w = math.fsum(costs.platform.idle_w().values())
         return CostBound(math.fsum(joules.values()) + always_w * least_s, "modes")
     return CostBound(least_s, "work")
-
-
-def cheap_bound(problem: Problem, best: Candidate) -> CostBound:
-    """Return `bound` without linear programs.
-
-    Raises:
-        OutOfTimeError: the time limit passed.
-    """
-    floors = [CostBound(best.cost, "search")]
-    for space in open_spaces(problem):
-        if problem.objective == "makespan":
-            floors.append(CostBound(least_s(build_instance(space), -math.inf), "path"))
-        else:
-            floors.append(cost_floor(space, problem.objective, programs=False))
-    return min(floors)
-
-
-def _least(
-    spaces: Sequence[SearchSpace], problem: Problem, best: Candidate, deadline: float
-) -> CostBound:
-    least = ALL
-    for space in spaces:
-        if least.cost <= 0:
-            break
-        if problem.objective == "makespan":
-            floor = CostBound(least_s(build_instance(space), deadline), "path")
-        else:
-            floor = cost_floor(space, problem.objective)
-            x = space.expansion
-            devices = len(space.costs.platform.devices)
-            if (
-                floor.cost < min(least.cost, best.cost) * (1 - SAME)
-                and len(x.graph.edges) * devices**2 <= TERMS
-                and time.monotonic() < deadline
-            ):
-                seconds = max(0.1, deadline - time.monotonic())
-                with suppress(OutOfTimeError):
-                    relaxed = PeriodForm(space, problem, best).relaxation(seconds)
-                    floor = max(floor, CostBound(relaxed, "relaxation"))
-            if problem.objective == "throughput":
-                floor = max(floor, chained(space))
-        least = min(least, floor)
-    return min(max(NOTHING, least), CostBound(best.cost, least.source))

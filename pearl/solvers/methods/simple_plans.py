@@ -1,4 +1,8 @@
-"""Simple plans of search spaces, for scaling and as upper bounds."""
+"""Simple plans: upper bounds that scale a search, and the plan if a method found none in time.
+
+A simple assignment gathers all classes on one device as far as possible, puts each class where it
+is best, runs copies in parallel, or balances loads.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
 
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.large.greedy_replicas import place_replicas
 from pearl.solvers.large.load_search import FEW
-from pearl.solvers.large.starts import greedy, mended
+from pearl.solvers.large.starts import contiguous, greedy, mended
 from pearl.solvers.large.tables import to_places
+from pearl.solvers.methods.relaxation_bounds import to_plan
+from pearl.solvers.model.dag_instance import order_by_times
 from pearl.solvers.model.result import SAME, Candidate
-from pearl.solvers.model.search_space import SearchSpace, cost_of
-from pearl.solvers.orders.lane_sequencing import MANY, best_orders
+from pearl.solvers.model.search_space import SearchSpace, cost_of, each_space
+from pearl.solvers.orders.lane_sequencing import MANY, OrderResult, best_orders
+from pearl.solvers.orders.list_orders import ring_period, shifted_orders
 from pearl.time_limit import OutOfTimeError
 
 TRIED = 3
@@ -25,12 +36,21 @@ TRIED = 3
 TRYING = 0.3
 """Share of the time limit for finding and ordering simple assignments (assumed)."""
 
+Taste = Callable[[Mode], float]
+
+
+def seconds(m: Mode) -> float:
+    return m.estimate.occupancy_s
+
+
+def joules(m: Mode) -> float:
+    return m.estimate.energy_j
+
 
 def simple_plan(
     spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Candidate | None:
-    """Return a plan for scaling and as upper bound: all on one device as far as possible, each
-    class at its best, copies in parallel, or loads that a greedy rule balances.
+    """Return the best of the simple plans.
 
     spaces: with a lower bound on the cost of their plans, least bound first.
     """
@@ -62,64 +82,113 @@ def simple_plan(
 
 
 def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
-    def seconds(m: Mode) -> float:
-        return m.estimate.occupancy_s
-
-    def joules(m: Mode) -> float:
-        return m.estimate.energy_j
-
     if len(space.classes) >= FEW:  # first, as it is good and quick: time may end the others
         loads = to_places(space, problem)
         place = mended(loads, greedy(loads))
         if place is not None:
             yield loads.assignment(place)
-    for taste in (seconds, joules):
-        there = [_best_there(space, members, taste) for members in space.classes]
-        usual = [min(sorted(best), key=lambda d: best[d][0]) for best in there]
-        for favourite in [*_different(space, there), None]:
-            modes: dict[int, Mode] = {}
-            for members, best, device in zip(space.classes, there, usual, strict=True):
-                chosen_there = best[favourite if favourite and favourite in best else device][1]
-                modes |= zip(members, chosen_there, strict=True)
-            chosen = tuple(modes[u] for u in range(len(space.options)))
-            yield Assignment(space.expansion, space.costs, chosen, (0,) * len(chosen))
-            used: dict[str, int] = {}
-            lanes = []
-            for m in chosen:
-                used[m.device] = used.get(m.device, -1) + 1
-                lanes.append(used[m.device] % space.lanes[m.device])
-            yield Assignment(space.expansion, space.costs, chosen, tuple(lanes))
     yield from place_replicas(space)
+    for a in chain(gathered(space, seconds), gathered(space, joules)):
+        yield a
+        yield spread(space, a)
 
 
-There = dict[str, tuple[float, list[Mode]]]
-"""Device that a class may be on → its cost there, and the best mode of each of its units."""
+def gathered(space: SearchSpace, taste: Taste) -> Iterator[Assignment]:
+    """Yield assignments to the first lanes of devices: all classes on one device, or each class
+    where it is best by a taste; the best ones first. The largest classes are placed first, and a
+    class that a device cannot hold is on its best one. Devices that are equal are tried once."""
+    n = len(space.options)
+    ways: list[dict[str, tuple[float, dict[int, Mode]]]] = []
+    for members in space.classes:
+        there: dict[str, tuple[float, dict[int, Mode]]] = {}
+        for d in set.intersection(*(set(space.on_device[u]) for u in members)):
+            best = {u: min(space.on_device[u][d], key=taste) for u in members}
+            there[d] = sum(space.expansion.firings(u) * taste(m) for u, m in best.items()), best
+        ways.append(dict(sorted(there.items(), key=lambda way: (way[1][0], way[0]))))
+    largest = sorted(range(len(ways)), key=lambda c: -space.memory_bytes[c])
+    ranked: dict[object, tuple[float, tuple[Mode, ...]]] = {}
+    for favourite in [d.name for d in space.costs.platform.devices] + [""]:
+        room, total, modes = dict(space.capacity_bytes), 0.0, dict[int, Mode]()
+        for c in largest:
+            size = space.memory_bytes[c]
+            device = favourite if favourite in ways[c] and size <= room[favourite] else None
+            device = device or next((d for d in ways[c] if size <= room[d]), None)
+            if device is None:
+                break
+            room[device] -= size
+            total += ways[c][device][0]
+            modes |= ways[c][device][1]
+        if len(modes) == n:
+            chosen = tuple(modes[u] for u in range(n))
+            alike = f"{total:.9e}", tuple((m.variant, m.width) for m in chosen)
+            ranked.setdefault(alike, (total, chosen))
+    for _, chosen in sorted(ranked.values(), key=lambda each: each[0]):
+        yield Assignment(space.expansion, space.costs, chosen, (0,) * n)
 
 
-def _best_there(
-    space: SearchSpace, members: Sequence[int], taste: Callable[[Mode], float]
-) -> There:
-    best: list[dict[str, Mode]] = []
-    for u in members:
-        best_modes: dict[str, Mode] = {}
-        for m in space.options[u]:
-            if m.device not in best_modes or taste(m) < taste(best_modes[m.device]):
-                best_modes[m.device] = m
-        best.append(best_modes)
-    firings = [space.expansion.firings(u) for u in members]
-    return {
-        d: (sum(n * taste(b[d]) for n, b in zip(firings, best, strict=True)), [b[d] for b in best])
-        for d in set.intersection(*map(set, best))
-    }
+def spread(space: SearchSpace, a: Assignment) -> Assignment:
+    """Return the assignment with the units of each device on its lanes in turn."""
+    used = dict.fromkeys(space.lanes, -1)
+    lanes = []
+    for m in a.modes:
+        used[m.device] += 1
+        lanes.append(used[m.device] % space.lanes[m.device])
+    return replace(a, lanes=tuple(lanes))
 
 
-def _different(space: SearchSpace, there: Sequence[There]) -> list[str]:
-    """Return one device of each set of devices with the same costs and links."""
-    platform, first_of = space.costs.platform, dict[object, str]()
-    for d in platform.devices:
-        way = platform.route(platform.host, d.name)
-        links = [(k.latency_s, k.per_message_s, k.bytes_per_s, k.paid_by) for k in way]
-        properties = space.lanes[d.name], space.capacity_bytes[d.name], d.idle_power_w, tuple(links)
-        costs = tuple(best[d.name][0] if d.name in best else None for best in there)
-        first_of.setdefault((d.name == platform.host, *properties, costs), d.name)
-    return list(first_of.values())
+def first_plan(problem: Problem) -> Candidate | None:
+    """Return a plan in time proportional to the graph; None if none of the few assignments tried is
+    within all limits.
+
+    All tasks are on one device if possible, or loads are balanced, whatever is better. Lanes run
+    their firings in the order of the program, shifted by whole iterations if no cycle joins tasks.
+
+    Raises:
+        SpecError: a name does not exist.
+        OutOfTimeError: the time ran out.
+    """
+    if problem.objective == "makespan":
+        problem = replace(problem, limits=problem.limits.without_slack())
+    tastes = (joules, seconds) if problem.objective == "power_efficiency" else (seconds, joules)
+    for space in each_space(problem):
+        if not isinstance(space, SearchSpace):
+            continue
+        x = space.expansion
+        keys = [(f / x.firings(u), float(u), 0.0) for u, f in x.nodes]
+        found: list[Candidate] = []
+        for a in _balanced(space) if problem.objective == "throughput" else ():
+            found += [c for c in [to_plan(_shifted(a, keys), problem)] if c]
+        if found and found[0].period_s <= found[0].ordered.bound_s * (1 + SAME):
+            return found[0]
+        for a in chain.from_iterable(gathered(space, taste) for taste in tastes):
+            if not space.violates_coupling(a):
+                serial = to_plan(order_by_times(a, keys, {}), problem)
+                if serial:
+                    found.append(serial)
+                    break
+        if found:
+            return min(found, key=lambda c: c.cost)
+    return None
+
+
+def _shifted(a: Assignment, keys: list[tuple[float, float, float]]) -> Candidate:
+    """Return an assignment with its lanes in the order of keys, shifted by whole iterations if that
+    makes the period shorter."""
+    found = order_by_times(a, keys, {})
+    timed = build_timed_graph(a)
+    shifted = shifted_orders(timed, found.ordered.orders)
+    exact_s = ring_period(timed, shifted) if shifted else math.inf
+    if not shifted or exact_s >= found.period_s:
+        return found
+    ordered = OrderResult(shifted, exact_s, found.ordered.bound_s)
+    return replace(found, ordered=ordered, period_s=exact_s)
+
+
+def _balanced(space: SearchSpace) -> Iterator[Assignment]:
+    """Yield the one of two assignments with balanced loads whose largest load is less, if there is
+    one: contiguous rows of classes, and the largest classes first."""
+    b = to_places(space, even=True)
+    rows = next(contiguous(b, np.random.default_rng(0)), None)
+    some = [b.assignment(place) for place in (rows, greedy(b)) if place is not None]
+    some = [a for a in some if not space.violates_coupling(a)]
+    yield from sorted(some, key=lambda a: max(a.loads_s.values()))[:1]

@@ -5,11 +5,11 @@ __all__ = [
     "cost_floor",
     "dag_instance",
     "fusion_space",
+    "highs",
     "linear",
     "list_schedule",
     "method",
     "name_checks",
     "result",
     "search_space",
-    "solver_process",
 ]

@@ -1,7 +1,4 @@
-"""A mixed-integer linear program, built term by term and solved by HiGHS.
-
-HiGHS runs in a separate process (`highs`, `solver_process`).
-"""
+"""A mixed-integer linear program, built term by term and solved by HiGHS (`highs`)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl.errors import SpecError
-from pearl.solvers.model import highs, solver_process
+from pearl.solvers.model import highs
 from pearl.solvers.model.folding import fold_program
 from pearl.solvers.model.safe_dual import Floats, Sides, safe_bound
 from pearl.time_limit import look
@@ -78,7 +75,9 @@ class Linear:
         A finished run without a solution and with an infinite bound proves that no solution costs
         at most `below`.
         """
-        solution = self._solve(objective, seconds, below)
+        until = time.monotonic() + seconds
+        parts = self._parts(objective, below)
+        solution = _ask(parts, np.array(self.integer, np.int32), until, "choose")
         if solution is None:
             return 0.0, None, False
         if solution.status == "infeasible":
@@ -121,13 +120,6 @@ class Linear:
             proven = safe_bound(*parts, solution.dual)
         return max(0.0, proven)
 
-    def _solve(self, objective: Terms, seconds: float, below: float) -> highs.LpSolution | None:
-        """Return the answer of HiGHS to an objective of at most `below`; None if HiGHS exceeds its
-        time."""
-        until = time.monotonic() + seconds
-        parts = self._parts(objective, below)
-        return _ask(parts, np.array(self.integer, np.int32), until, "choose")
-
     def _parts(self, objective: Terms, below: float) -> Parts:
         """Return the program whose objective is at most `below`.
 
@@ -167,21 +159,6 @@ class Linear:
 def _ask(
     parts: Parts, integer: NDArray[np.int32], until: float, method: highs.LpMethod
 ) -> highs.LpSolution | None:
-    """Return the answer of HiGHS to a program; None if HiGHS exceeds its time."""
-    matrix, cost, (lower, upper), (low, high) = parts
-    program = highs.LinearProgram(
-        cost=cost,
-        lower=lower,
-        upper=upper,
-        low=low,
-        high=high,
-        values=matrix.data.astype(np.float64),
-        integer=integer,
-        first=matrix.indptr.astype(np.int32),
-        column=matrix.indices.astype(np.int32),
-        until=until,
-        gap=GAP,
-        method=method,
-    )
-    answer = solver_process.solve_in_process(highs.__file__, program.to_bytes(), until)
-    return None if answer is None else highs.LpSolution.from_bytes(answer)
+    """Return the answer of HiGHS to a program; None if HiGHS does not stop in time."""
+    matrix, cost, box, rows = parts
+    return highs.solve(highs.LinearProgram(matrix, cost, *box, *rows, integer, until, GAP, method))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Next = tuple[Ints, Ints]
 """Rings: node → the next node of its lane, and the tokens of the arc to it."""
+
+Told = Callable[[Next], bool]
+"""Whether lists of a plan express rings."""
 
 PLACEMENTS = 6
 """Largest number of placements of a modulo schedule per node (Rau 1994 uses 2 to 6)."""
@@ -123,6 +126,22 @@ class Rings:
         tokens[order] = turn[order] - turn[then]
         tokens[order[last]] += 1
         return following, tokens
+
+    def schedule(
+        self, period_s: float, noise: float, polish: int, below_s: float, is_told: Told
+    ) -> tuple[float, Next] | None:
+        """Return period and rings of a modulo schedule of about this period after some swaps; None
+        if none was found, or if no list expresses it."""
+        start = self.fit(period_s, noise)
+        if start is None:
+            return None
+        first = self.rings_of(start, period_s)
+        found, exact_s = self.swapped(first, polish, below_s)
+        if not is_told(found):
+            found, exact_s = self.swapped(first, 1, 0.0)
+            if not is_told(found):
+                return None  # other priorities may give a schedule that a list expresses
+        return exact_s, found
 
     def swapped(self, rings: Next, valuations: int, below_s: float) -> tuple[Next, float]:
         """Return the rings of the smallest period found by swaps, and the period in seconds. The

@@ -6,6 +6,8 @@ compilation. A schedule that was not found proves no bound.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -43,6 +45,31 @@ def modulo_orders(
     return search.best
 
 
+def rising(
+    attempt: Callable[[float], float | None], least: float, most: float, growths: Sequence[float]
+) -> tuple[float, float]:
+    """Try rising periods up to `most` until one is reached, then halve the range below it. Return
+    the shortest period that was reached, infinite if none was, and the longest that was not.
+
+    attempt: from a period to the one that a schedule for it has; None if none was found.
+    """
+    low, high = least, math.inf
+    for growth in growths:
+        if least * growth > most:
+            break
+        if (found := attempt(least * growth)) is not None:
+            high = found
+            break
+        low = least * growth
+    for _ in range(HALVINGS if high < math.inf else 0):
+        if high <= low * (1 + 1e-4):
+            break
+        middle = (low + high) / 2
+        found = attempt(middle)
+        low, high = (middle, high) if found is None else (low, min(high, found))
+    return high, low
+
+
 class _Search:
     """best: the best orders so far and their period. made: period and rings of each schedule."""
 
@@ -66,43 +93,28 @@ class _Search:
                 break
 
     def _schedules(self) -> None:
-        """Search schedules at increasing periods until one is found, then by bisection."""
-        bound, low = self.bound_s, self.bound_s
-        for growth in GROWTH:
-            target = bound * growth
-            if target >= self.best[1] * 2 or self._try(target, 0.0) or self._try(target, 0.05):
-                break
-            low = target
-        if not self.made:
-            return
-        high = min(period for period, _ in self.made)
-        for _ in range(HALVINGS):
-            if high <= max(low, bound) * (1 + 1e-4):
-                break
-            target = (low + high) / 2
-            if self._try(target, 0.0) or self._try(target, 0.05):
-                high = min(target, *(period for period, _ in self.made))
-            else:
-                low = target
-        if high > bound * (1 + SAME):
+        high, _ = rising(self._try, self.bound_s, self.best[1] * 2, GROWTH)
+        if self.bound_s * (1 + SAME) < high < math.inf:
             for k in range(RESTARTS):
-                self._try(high * (0.98 + 0.01 * (k % 5)), 0.1)
+                self._schedule(high * (0.98 + 0.01 * (k % 5)), 0.1)
 
-    def _try(self, target_s: float, noise: float) -> bool:
+    def _try(self, target_s: float) -> float | None:
+        """Search a schedule of this period; return the least period of all schedules so far."""
+        if not (self._schedule(target_s, 0.0) or self._schedule(target_s, 0.05)):
+            return None
+        return min(target_s, *(period for period, _ in self.made))
+
+    def _schedule(self, target_s: float, noise: float) -> bool:
         """Search a schedule of this period; store its rings."""
         look()
-        start = self.rings.fit(target_s, noise)
-        if start is None:
-            return False
-        # A few evaluations give the exact period and the first improvements.
-        first = self.rings.rings_of(start, target_s)
-        rings, period = self._swapped(first, 20)
-        if self.several and to_orders(self.timing.names, self.timing.lanes, rings) is None:
-            rings, period = self._swapped(first, 1)
-            if to_orders(self.timing.names, self.timing.lanes, rings) is None:
-                return False  # no list expresses this schedule: other priorities may give one
-        self.made.append((period, rings))
-        return True
+        made = self.rings.schedule(target_s, noise, 20, self.bound_s * (1 + SAME), self._is_told)
+        if made is not None:
+            self.made.append(made)
+        return made is not None
+
+    def _is_told(self, rings: Next) -> bool:
+        names, lanes = self.timing.names, self.timing.lanes
+        return not self.several or to_orders(names, lanes, rings) is not None
 
     def _swapped(self, rings: Next, valuations: int) -> tuple[Next, float]:
         return self.rings.swapped(rings, valuations, self.bound_s * (1 + SAME))

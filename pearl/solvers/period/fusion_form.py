@@ -10,16 +10,16 @@ from pearl.planning.problem import Problem
 from pearl.solvers.model.fusion_space import FusionSpace
 from pearl.solvers.model.linear import Terms
 from pearl.solvers.model.result import Candidate
-from pearl.solvers.period.lane_rules import Place
 from pearl.solvers.period.period_form import PeriodForm
 
 
 class FusionForm(PeriodForm):
-    """The program of the relaxed space of `fusion_space`. Its windows leave out fused calls, whose
-    times pass between the firings of their members.
+    """The program of the relaxed space of `fusion_space`.
 
     fused: fused call → terms with the value 1 if the plan runs it.
     """
+
+    parts = True
 
     def __init__(self, fusions: FusionSpace, problem: Problem, known: Candidate | None) -> None:
         super().__init__(fusions.relaxed, problem, known)
@@ -40,17 +40,6 @@ class FusionForm(PeriodForm):
                     if v != share[lane]:
                         self.linear.add([(v, 1.0), (share[lane], -1.0)], 0.0, 0.0)
             self.fused[call] += [(v, 1.0) for v in first.values()]
-
-    def _seconds_at(self, place: Place) -> tuple[Terms, Terms]:
-        u, device, lane = place
-        occupancy = [(v, s * self.per_s) for v, s in self.extra.get(place, ())]
-        latency = list(occupancy)
-        for (o, k), v in self._by_unit[u].items():
-            mode = self.space.options[u][o]
-            if (mode.device, k) == (device, lane) and not mode.fused:
-                occupancy.append((v, mode.estimate.occupancy_s * self.per_s))
-                latency.append((v, mode.estimate.latency_s * self.per_s))
-        return occupancy, latency
 
     def choose(self, below: float, seconds: float) -> tuple[float, tuple[Unit, ...] | None, bool]:
         """Return (proven lower bound of the cost, fused calls, whether the solver finished) of the

@@ -31,7 +31,12 @@ class PeriodForm:
     The program omits, without loss: modes that another mode of the device beats in every respect
     that counts; arcs that lie on no cycle, which a schedule can always satisfy; and all but one of
     the assignments that differ only by an exchange of interchangeable devices.
+
+    parts: whether fused modes are parts of calls (`fusion_space`), whose times pass between the
+    firings of their members. Windows leave these out.
     """
+
+    parts = False
 
     def __init__(self, space: SearchSpace, problem: Problem, known: Candidate | None) -> None:
         self.space, self.objective, limits = space, problem.objective, problem.limits
@@ -72,9 +77,6 @@ class PeriodForm:
     def on(self, unit: int, device: str, sign: float = 1.0) -> Terms:
         """Return the terms that are `sign` if a unit is on a device, else 0."""
         return [(v, sign * c) for v, c in self._used.get((unit, device), ())]
-
-    def _of(self, unit: int, option: int) -> Terms:
-        return [(v, 1.0) for (o, _), v in self._by_unit[unit].items() if o == option]
 
     def _assign(self) -> None:
         """Add rows: one mode and lane per unit, one device per class, lanes within counts,
@@ -257,7 +259,7 @@ class PeriodForm:
         latency = list(occupancy)
         for (o, k), v in self._by_unit[u].items():
             mode = self.space.options[u][o]
-            if (mode.device, k) == (device, lane):
+            if (mode.device, k) == (device, lane) and not (self.parts and mode.fused):
                 occupancy.append((v, mode.estimate.occupancy_s * self.per_s))
                 latency.append((v, mode.estimate.latency_s * self.per_s))
         return occupancy, latency
@@ -343,11 +345,6 @@ class PeriodForm:
             floor = self.linear.lower[self.period]
             self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
         return dual / self._unit, None if x is None else self._read(x), finished
-
-    def relaxation(self, seconds: float) -> float:
-        """Return a lower bound of the cost in seconds or joules from the relaxation without
-        integers; 0 if the time was too short."""
-        return self.linear.relax(self.objective_terms, seconds) / self._unit
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:
         p = self.space

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pearl.solvers.model import highs
 from pearl.verification.proof import Orders
 from pearl.verification.rows import Floats, Mask, SpaceRows
 
@@ -28,8 +29,8 @@ class Relaxation:
     """The linear relaxation of a space in HiGHS, with the ways of one case at a time."""
 
     def __init__(self, rows: SpaceRows, cost: float, period_s: float) -> None:
-        import highspy
-        from highspy._core import _Highs
+        from highspy import HighsModelStatus
+        from scipy.sparse import csr_array
 
         self.rows, x = rows, rows.x
         n, ways = rows.count, len(rows.ways)
@@ -43,8 +44,8 @@ class Relaxation:
             self.unit[rows.power] = self.joules = max(rows.dynamic_j.max(), 1e-30)
         self.cost, self.period_s = cost, period_s
         matrix = rows.matrix  # its rows are the columns here
-        column = np.repeat(np.arange(n), np.diff(matrix.indptr))
-        parts = matrix.indices, column, matrix.data / self.unit[matrix.indices]
+        owner = np.repeat(np.arange(n), np.diff(matrix.indptr))
+        parts = matrix.indices, owner, matrix.data / self.unit[matrix.indices]
         entry: list[list[Any]] = [part.tolist() for part in parts]
 
         def add(r: int, c: int, v: float) -> None:
@@ -86,32 +87,23 @@ class Relaxation:
         lower[n + 1 : n + 1 + nodes] = -math.inf
         if nodes:
             lower[n + 1] = upper[n + 1] = 0.0
-        order = np.argsort(entry[0], kind="stable")
-        first = np.cumsum([0, *np.bincount(entry[0], minlength=len(low))])
-        h = self.highs = _Highs()  # highspy.Highs prints a line on standard output
-        h.setOptionValue("output_flag", False)
-        h.setOptionValue("threads", 1)
-        h.setOptionValue("presolve", "off")
-        h.setOptionValue("solver", "simplex")
-        h.passModel(
-            columns,
-            len(low),
-            len(order),
-            int(highspy.MatrixFormat.kRowwise),
-            int(highspy.ObjSense.kMinimize),
-            0.0,
+        in_row, in_column, value = entry
+        program = highs.LinearProgram(
+            csr_array((value, (in_row, in_column)), shape=(len(low), columns)),
             objective,
             lower,
             upper,
             np.array(low),
             np.array(high),
-            first.astype(np.int32),
-            np.array(entry[1], np.int32)[order],
-            np.array(entry[2])[order],
             np.zeros(columns, np.int32),
+            math.inf,
+            0.0,
+            "simplex",
         )
+        h = self.highs = highs.load(program)
+        h.setOptionValue("presolve", "off")
         self.ways = np.arange(ways, dtype=np.int32)
-        self.optimal = highspy.HighsModelStatus.kOptimal
+        self.optimal = HighsModelStatus.kOptimal
 
     def solve(self, open_: Mask) -> tuple[Floats, Floats] | None:
         """Return the shares of the ways and the multipliers of the rows."""
