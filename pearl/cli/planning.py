@@ -76,7 +76,6 @@ def plan(
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
-    from pearl.explanation import explain as explained
     from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.certificate_files import save_beside
@@ -99,7 +98,11 @@ def plan(
         from pearl.solvers.certificate import certify as certified
 
         result = certified(result, seconds=time_limit)
-    explanation = explained(result) if explain else None
+    explanation = None
+    if explain:
+        from pearl.explanation import explain as explained
+
+        explanation = explained(result)
     report = Report(result, None, system, explanation=explanation)
     text = report.text(terminal_width(), verbose=verbose)
     value = report.to_json()

@@ -13,7 +13,7 @@ import pytest
 from pearl_devices import Kernel, UnsupportedError, kernel
 from pearl_devices.gpu import program, updates
 from pearl_devices.gpu.driver import HostDriver
-from pearl_devices.kernels import kind_of
+from pearl_devices.gpu.kernels import written_for
 from pearl_devices.kernels.fused import WIDEST
 from tests.devices import gpu_stand_in as stand_in
 from tests.devices.test_primitives_nets import Reference, fresh, hyper, in_double, losses_of
@@ -288,6 +288,6 @@ def test_networks_that_one_block_does_not_take_are_refused_with_a_reason() -> No
         ((4, 8, 2), 100_000, "100000 rows"),
     ):
         k, widths = dqn(layers, batch, steps=1)
-        assert not kind_of(k).cuda["fused"].fits(k)
+        assert not written_for(k)["fused"].fits(k)
         with pytest.raises(UnsupportedError, match=f"{reason}.*'eager'"):
             stand_in.bind_cuda(k, stand_in.tensors(fresh(k, widths)), HostDriver(), "fused")

@@ -12,14 +12,14 @@ from pearl.advice.hardware import catalogue_device
 from pearl.spec.catalogue import catalogue
 from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.gpu.kernels import CUDA, written_for
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators import estimate
 from pearl_estimators.gpu import variants
 from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
-from pearl_estimators.gpu.variants import Starts, gpu_roofline, start_s, starts_of
-from pearl_estimators.roofline import launches
+from pearl_estimators.gpu.variants import Starts, gpu_roofline, launches, start_s, starts_of
 from tests.estimators.gradient_steps import gradient_steps
 from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE
 
@@ -200,7 +200,7 @@ def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> N
     """In a second firing, of the first example that fits and of the kernels above."""
     counted = set[tuple[str, str]]()
     for k in (*(k for loop in loops() for k in loop), *WRITTEN):
-        for variant, written in kind_of(k).cuda.items():
+        for variant, written in written_for(k).items():
             known = (k.kind, variant) in counted and k not in WRITTEN
             if variant in ("eager", "graph") or known or not written.fits(k):
                 continue
@@ -211,7 +211,7 @@ def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> N
             before = driver.count
             call()
             assert driver.count - before == launches(k, variant), (k, variant)
-    by_hand = {(n, v) for n, k in KINDS.items() for v in k.cuda if v not in ("eager", "graph")}
+    by_hand = {(n, v) for n, found in CUDA.items() for v in found if v not in ("eager", "graph")}
     assert counted >= by_hand
 
 

@@ -17,6 +17,7 @@ from pearl_devices.kernel import Kernel
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
 DRAWS_BY_WORK = True
+MOVED_BYTES = "pearl_estimators.gpu.queue:moved_bytes"
 LAUNCHED_BY_HOST = True  # the speed of the host's core determines how fast operators start
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.energy:nvml"
@@ -29,6 +30,13 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     from pearl_devices.gpu.binding import list_ways
 
     return list_ways(kernel, device)
+
+
+def on_host(kernel: Kernel, variant: str) -> tuple[str, ...]:
+    """Return the arrays that a variant keeps in the host's memory."""
+    from pearl_devices.gpu import kernels
+
+    return kernels.on_host(kernel, variant)
 
 
 def memory(number: int) -> DeviceMemory:
