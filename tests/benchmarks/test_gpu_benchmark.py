@@ -60,17 +60,17 @@ def test_a_run_goes_on_with_the_parts_that_are_missing(
     class Section:
         @staticmethod
         def run(target: Any) -> list[Case]:
-            return [Case("it", ran[-1] != "benchmarks.gpu.slices", {"firings": 3})]
+            return [Case("it", ran[-1] != "benchmarks.gpu.crossover", {"firings": 3})]
 
     monkeypatch.setattr(command, "import_module", lambda name: ran.append(name) or Section)
     assert command.command(["--stand-in", "kernels", "loops", "--resume", str(file)]) == 0
-    assert command.command(["--stand-in", "--resume", str(file)]) == 1, "slices fails"
+    assert command.command(["--stand-in", "--resume", str(file)]) == 1, "crossover fails"
     said = capsys.readouterr().out
     assert "kernels: done before" in said
     line = "bar: kernels, the stand-in, no GPU | 1 pass | 1 | met"
     assert line in said.rpartition("done before")[2]
     assert len(ran) == len(set(ran)) == len(command.PARTS)
-    (bar,) = json.loads(file.read_text())["parts"]["slices"]["bars"]
+    (bar,) = json.loads(file.read_text())["parts"]["crossover"]["bars"]
     assert bar["met"] is False
     file.write_text(file.read_text().replace("the stand-in, no GPU", "NVIDIA H100"))
     with pytest.raises(SystemExit, match=r"it has results of .*H100"):
