@@ -1,9 +1,9 @@
 """GPUs: NVIDIA's through CUDA, other vendors' through torch only.
 
-Variants: `eager` (the torch programs of the CPU, operator by operator), `cuda` (hand-written, a
-firing in one or a few launches), `fused` (hand-written, all gradient steps of a firing in one
-launch on one streaming multiprocessor). Torch variants also run on other vendors' GPUs that torch
-drives. The records of the kinds list their variants.
+Variants: `eager` (the torch programs of the CPU, operator by operator), `graph` (the same, all
+gradient steps of a firing recorded and replayed as one launch), `cuda` (hand-written, a firing in
+one or a few launches). Torch variants also run on other vendors' GPUs that torch drives. The
+records of the kinds and the table of `gpu.kernels` list the variants.
 """
 
 from __future__ import annotations

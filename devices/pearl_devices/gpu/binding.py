@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 EAGER = {"torch": "eager", "torch-bf16": "eager-bf16"}
 """Variant of torch on a CPU → variant with the same program over device tensors."""
 
-ONE_SM = ("fused",)
-"""Variants that run on one streaming multiprocessor; others take all of them."""
-
 TURNS = "loop."
 """Host arrays that the runtime writes before or during a call."""
 
@@ -45,11 +42,7 @@ def handwritten_variants(kernel: Kernel) -> dict[str, Variant]:
 def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Return the ways to run `kernel` as (variant, streaming multiprocessors)."""
     able = (*torch_variants(kernel), *handwritten_variants(kernel))
-    return (
-        _refused(kernel)
-        if not able
-        else tuple((name, 1 if name in ONE_SM else device.width) for name in able)
-    )
+    return _refused(kernel) if not able else tuple((name, device.width) for name in able)
 
 
 def _refused(kernel: Kernel) -> Refused:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of
 from pearl_devices.kernels.environments import has_native
-from pearl_devices.kernels.fused import fits as fits_one_block
 from pearl_devices.kernels.record import once
 from pearl_devices.kernels.replay import is_prioritised, tree_levels
 
@@ -78,10 +77,6 @@ def _acting(algorithm: str) -> dict[str, OnGpu]:
     return {"cuda": OnGpu(f"pearl_devices.gpu.acting:bind_{algorithm}", fits=fits)}
 
 
-def _fused(algorithm: str) -> dict[str, OnGpu]:
-    return {"fused": OnGpu(f"pearl_devices.gpu.updates:bind_{algorithm}", fits=fits_one_block)}
-
-
 CUDA: Mapping[str, Mapping[str, OnGpu]] = {
     "env_step": {
         "cuda": OnGpu(
@@ -116,20 +111,23 @@ CUDA: Mapping[str, Mapping[str, OnGpu]] = {
         "eager": OnGpu("pearl_devices.gpu.binding:bind_sync"),
         "cuda": OnGpu("pearl_devices.gpu.rollouts:bind_sync"),
     },
-    **{f"update.{name}": _fused(name) for name in ("dqn", "ddpg", "td3", "sac", "ppo")},
-    "update.a2c": _fused("ppo"),
 }
 
 
 def written_for(kernel: Kernel) -> Mapping[str, OnGpu]:
-    """Return the implementations of a kernel's kind: those of CUDA, and for gradient steps on a
-    replay also `graph`, which records the torch program of the kind."""
+    """Return the implementations of a kernel's kind: those of CUDA, and for gradient steps also
+    `graph`, which records the torch program of the kind."""
     kind, found = kind_of(kernel), CUDA.get(kernel.kind, {})
     torch = kind.variants.get("torch")
-    if kind.structure != "gradient" or torch is None or "horizon" in kernel.dims:
+    if kind.structure != "gradient" or torch is None:
         return found
-    graph = OnGpu("pearl_devices.gpu.graphs:bind_update", fits=torch.fits, on_host=torch.on_host)
-    return {"graph": graph, **found}
+
+    def fits(k: Kernel) -> bool:
+        """A graph takes all steps of a firing, whatever the loss says in between."""
+        return torch.fits(k) and not (k.dims.get("kept") or k.dims.get("stops"))
+
+    graph = OnGpu("pearl_devices.gpu.graphs:bind_update", fits=fits, on_host=torch.on_host)
+    return {**found, "graph": graph}
 
 
 def on_host(kernel: Kernel, variant: str) -> tuple[str, ...]:
