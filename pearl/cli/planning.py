@@ -225,7 +225,9 @@ def pareto(
 
 
 @app.command(
-    hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+    name="balance",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def balance() -> None:
     """Say where the answer is now."""

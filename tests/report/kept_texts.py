@@ -32,7 +32,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from pearl_estimators.host.probe import CpuProbe
 from tests.advice.kept_advice import all_advised
-from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.examples import example_run, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_pages import FOLDER, PAGES, all_said, bare
@@ -164,19 +164,10 @@ def platforms() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
-    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(64, verbose=True),
-    "drifted.txt": lambda: drifted().text(120, verbose=True),
-    "short_plan.txt": lambda: Report(two_device_plan()).text(80),
-    "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
-    "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
-    "short_drifted.txt": lambda: drifted().text(80),
+    "short_run.txt": lambda: drifted().text(80),
     "run.html": lambda: bare(
         page_html(Report(two_device_plan(), kept_run(), metrics=curve()).page())
     ),
-    "fused.html": lambda: bare(
-        page_html(Report(fused_plan(), example_run(fused_plan(), simulated=True)).page())
-    ),
-    "drifted.html": lambda: bare(page_html(drifted().page())),
     "cell.html": lambda: bare(two_device_plan()._repr_html_()),
     "front.txt": front,
     "calibration.txt": calibrated,
