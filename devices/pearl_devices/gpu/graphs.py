@@ -141,7 +141,8 @@ class RolloutRecording:
     """All gradient steps on a rollout as a graph."""
 
     def __init__(self, kernel: Kernel, arrays: Arrays, device: torch.device) -> None:
-        self._arrays, self._steps = arrays, RolloutSteps(kernel, dict(arrays))
+        self._arrays = dict(arrays)
+        self._steps = RolloutSteps(kernel, self._arrays)
         learners, epochs = self._steps.learners, kernel.dim("epochs")
         count, rows = self._steps.count, self._steps.epoch_rows
         self._orders = torch.arange(rows, device=device).repeat(epochs, 1)
@@ -203,8 +204,9 @@ class GraphedUpdate:
         return Recording(self._kernel, self._arrays, first, self._period, self._device)
 
     def _bind_eager(self) -> Call:
-        rollout = "horizon" in self._kernel.dims
-        return (on_policy if rollout else off_policy).bind_update(self._kernel, dict(self._arrays))
+        if "horizon" in self._kernel.dims:
+            return on_policy.bind_update(self._kernel, dict(self._arrays))
+        return off_policy.bind_update(self._kernel, dict(self._arrays))
 
     def __call__(self) -> None:
         if self._eager is not None:
