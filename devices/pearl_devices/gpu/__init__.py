@@ -20,7 +20,7 @@ DRAWS_BY_WORK = True
 MOVED_BYTES = "pearl_estimators.gpu.queue:moved_bytes"
 LAUNCHED_BY_HOST = True  # the speed of the host's core determines how fast operators start
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
-COUNTER = "pearl_estimators.energy:nvml"
+COUNTER = "pearl_estimators.gpu.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:time_gpu_here"
 VERIFY = "pearl_devices.gpu.verify:verify"
 
