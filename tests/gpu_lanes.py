@@ -67,12 +67,12 @@ def gpu_plan(
     return planned(spec, variants=("native", *set(named.values())))
 
 
-def a_fault_in_the_targets(monkeypatch: Any) -> None:
+def a_fault_in_the_steps(monkeypatch: Any) -> None:
     """In every CUDA source that is read from now on."""
     pieces = program._pieces
 
     def faulty(file: str, seen: set[str]) -> Iterator[str]:
         for piece in pieces(file, seen):
-            yield piece.replace("reward[start + b] + discount", "reward[start + b] - discount")
+            yield piece.replace("? FORCE_N : -FORCE_N", "? -FORCE_N : FORCE_N")
 
     monkeypatch.setattr(program, "_pieces", faulty)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pearl.algorithms import ALGORITHMS
+from pearl_devices.gpu.kernels import CUDA
 from pearl_devices.kernels import KINDS
 from tests.sources import ROOT, nodes
 
@@ -20,15 +21,18 @@ HOMES = (
     "pearl/algorithms/",
     "devices/pearl_devices/kernels/",
     "devices/pearl_devices/primitives/",
+    "devices/pearl_devices/fpga/kernels.py",
+    "devices/pearl_devices/gpu/graphs.py",
+    "devices/pearl_devices/gpu/kernels.py",
     *(
         f"devices/{variant.function.partition(':')[0].replace('.', '/')}.py"
-        for kind in KINDS.values()
-        for variant in kind.cuda.values()
+        for found in CUDA.values()
+        for variant in found.values()
         if isinstance(variant.function, str)
     ),
 )
 """Graphs that are built of kernels, the records of kernels, and their implementations: on a CPU all
-of `primitives`, on a GPU the files that the records name."""
+of `primitives`, on other kinds of devices the table of each and the files that it names."""
 
 EXCUSED = {
     "pearl/explanation/crossover.py": "the batch size that is asked about is the one of update",

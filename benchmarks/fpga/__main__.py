@@ -6,7 +6,6 @@ from benchmarks.run import main
 
 PARTS = {
     "steps": "gradient steps: our engines beside PEARL's released model, and the twin's speed",
-    "learning": "DQN on CartPole with replay and learner on the simulated FPGA",
     "crossovers": "where replay and learner belong at which doorbell, and what PEARL's rule says",
 }
 """Part → its subject."""

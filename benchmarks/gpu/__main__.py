@@ -17,7 +17,6 @@ PARTS = {
     "kernels": "time of every kernel and its share of the roof",
     "crossover": "batches from which work belongs on the GPU, predicted and measured",
     "loops": "whole training loops: CPU only, GPU only, planned, and other libraries",
-    "slices": "slices of SMs against taking turns",
 }
 """Part → its subject."""
 LIMIT_S = 480.0

@@ -6,7 +6,7 @@ import sys
 from benchmarks.run import main
 
 PARTS = {
-    "oracle": "against exhaustive search", "limits": "what limits cost",
+    "oracle": "against exhaustive search",
     "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
     "certificates": "proofs that a second program checks",
@@ -14,7 +14,7 @@ PARTS = {
     "scale": "a thousand tasks", "hosts": "a plan for 64 hosts of eight devices",
     "jobshop": "makespans of flexible job shops",
     "methods": "list schedulers beside each other",
-    "dense": "a thousand tasks with many copies", "clock": "the time limit",
+    "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
     "pipelines": "training of pipelines with micro-batches in flight",
 }  # fmt: skip

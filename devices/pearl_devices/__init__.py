@@ -162,6 +162,13 @@ def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
         raise DeviceKindError(f"{_file(kind)}: ESTIMATE is {given!r}: {error}") from error
 
 
+def arrays_on_host(kernel: Kernel, kind: str, variant: str) -> tuple[str, ...]:
+    """Return the arrays that a variant of a device kind keeps in the host's memory. Only kinds of
+    `BACKENDS` keep any there, so no other file is imported."""
+    ask = getattr(backend(kind), "on_host", None) if kind in BACKENDS else None
+    return tuple(ask(kernel, variant)) if ask else ()
+
+
 def kind_failure(name: str, kernel: Kernel, device: Device, error: object) -> DeviceKindError:
     """Return the error that says why function `name` of a device kind failed for `kernel`.
 
@@ -188,6 +195,7 @@ __all__ = [
     "Platform",
     "Refused",
     "UnsupportedError",
+    "arrays_on_host",
     "backend",
     "estimator",
     "kernel",

@@ -109,6 +109,9 @@ class Backend(Protocol):
     EXAMPLE: a `Device` of the kind with all necessary figures, for the contracts.
     DRAWS_BY_WORK: True if its power above waiting follows arithmetic and memory traffic; else its
         power follows the occupied share of its width.
+    MOVED_BYTES(kernel, device, variant, width): bytes of memory traffic of one firing, for its
+        energy where DRAWS_BY_WORK; also `module:function`. Default: the kernel's own arrays.
+    on_host(kernel, variant): the arrays that a variant keeps in the host's memory; default: none.
     LAUNCHED_BY_HOST: True if its ESTIMATE gets the host CPU's clock as the figure `host_clock_hz`.
     DESIGNS: designs of a simulated kind. `design` in a platform file selects one (`Device.design`);
         the first is the default.

@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from pearl_devices import Device, backend
-from pearl_devices.gpu.nvml import nvml as nvidia_library
-from pearl_devices.gpu.nvml import visible_gpus
 from pearl_devices.system.kernel_files import POWERCAP, energy_zones, microjoules
 from pearl_devices.user_imports import import_function
 from pearl_estimators.power import energy_j
 
-NVML_REFRESH_S = 0.1  # arXiv 2312.02741, section 4; Nvidia documents none
 RAPL_REFRESH_S = 1e-3  # Intel software developer's manual, volume 3, section 15.10: about 1 ms
 REFRESHES = 20  # least counter updates in a window, so that one more or less is at most 5 %
 POLL_S = 60.0  # RAPL counts to 262 kJ (max_energy_range_uj), which takes four minutes at 1 kW
@@ -82,43 +79,9 @@ class Rapl:
             return self._total
 
 
-class Nvml:
-    """One NVIDIA GPU. `open` returns None and the reason if the GPU counts no energy."""
-
-    source = "nvml"
-    shortest_s = REFRESHES * NVML_REFRESH_S
-    note = "the counter moves every 0.1 s; A100 and H100 sample a quarter of the time"
-
-    def __init__(self, nvml: Any, handle: object) -> None:
-        self._nvml, self._handle = nvml, handle
-        self._first = float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-
-    @classmethod
-    def open(cls, place: int, nvml: Any) -> tuple[Nvml | None, str]:
-        """Open GPU number `place` of those this process may use. nvml: the module `pynvml`."""
-        try:
-            nvml.nvmlInit()
-            visible, _ = visible_gpus(nvml)
-            if place >= len(visible):
-                return None, f"NVML shows {len(visible)} GPUs, not number {place}"
-            return cls(nvml, visible[place].handle), ""
-        except nvml.NVMLError as error:
-            return None, f"NVML counts no energy of GPU {place} ({error})"
-
-    def joules(self) -> float:
-        return (
-            float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) - self._first
-        ) / 1e3
-
-
 def rapl(place: int) -> tuple[Counter | None, str]:
     """Return the counter of CPU devices: all packages of this machine, for every CPU device."""
     return Rapl.open(POWERCAP)
-
-
-def nvml(place: int) -> tuple[Counter | None, str]:
-    """Return the counter of GPU number `place` of those that this process may use."""
-    return Nvml.open(place, nvidia_library())
 
 
 MODELLED = "modelled"

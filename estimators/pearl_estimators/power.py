@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from pearl_devices import Device, Kernel, backend, knows_kind
-from pearl_estimators.gpu.queue import queue
-from pearl_estimators.roofline import base_variant
+from pearl_devices.user_imports import import_function
 
 SOURCE = "energy modelled"
 """Text in the source of every estimate whose energy comes from this model."""
@@ -46,15 +45,21 @@ def firing_energy_j(
     counts the time of its arithmetic or of its memory traffic at the data sheet's rates, whichever
     is longer. For others, such as CPUs, whose cores draw as much when they spin, it counts the
     share of the width.
-    variant: for torch's, every operator's traffic counts; else the kernel's own arrays.
+    The kind may count that traffic by variant (`MOVED_BYTES`); else it is the kernel's own arrays.
     """
     if not draws_by_work(device):
         return dynamic_energy_j(device, width, occupancy_s)
-    moved = kernel.bytes_in + kernel.bytes_out
-    if base_variant(variant) in ("eager", "graph"):
-        moved = queue(kernel, device, width, alone=False).bytes
+    moved = _moved_bytes(kernel, device, variant, width)
     work_s = max(kernel.flops / device.sustained_flops_per_s, moved / device.memory_bytes_per_s)
     return (device.active_power_w - device.waiting_power_w) * min(work_s, occupancy_s)
+
+
+def _moved_bytes(kernel: Kernel, device: Device, variant: str, width: int) -> float:
+    counts = getattr(backend(device.kind), "MOVED_BYTES", None) if knows_kind(device.kind) else None
+    if counts is None:
+        return kernel.bytes_in + kernel.bytes_out
+    count = counts if callable(counts) else import_function(counts)
+    return float(count(kernel, device, variant, width))
 
 
 def dynamic_energy_j(device: Device, width: int, occupancy_s: float) -> float:

@@ -63,13 +63,9 @@ def base_variant(variant: str) -> str:
 
 
 def launches(kernel: Kernel, variant: str) -> float:
-    """Return the operations that a firing starts one by one: the kind's for eager torch, launches
-    for a variant in CUDA, else one compiled call."""
-    kind = kind_of(kernel)
-    if base_variant(variant) == "eager":
-        return kind.operations(kernel)
-    written = kind.cuda.get(variant)
-    return written.launches(kernel) if written else 1.0
+    """Return the operations that a firing on a CPU starts one by one: the kind's for eager torch,
+    else one compiled call."""
+    return kind_of(kernel).operations(kernel) if base_variant(variant) == "eager" else 1.0
 
 
 def call_overhead_s(kernel: Kernel, device: Device, variant: str) -> float:

@@ -106,7 +106,7 @@ def advise(
         only its host.
     time_limit_s: for all questions after the plan itself. seed: of the samples.
     about: only these questions, of bound, limits, devices, buy, replay, environments, power, sure,
-        sizes, actors, learners; default all.
+        sizes, actors, learners, capacities; default all.
     listener: called before and after each question. words: the spec as commands name it; default
         its path or name.
 
@@ -187,4 +187,5 @@ def _questions(add: Sequence[str]) -> dict[str, Answers]:
         "sizes": sizes.which_sizes_matter,
         "actors": sizes.how_many_actors,
         "learners": sizes.how_many_learners,
+        "capacities": sizes.which_capacities_matter,
     }

@@ -18,7 +18,6 @@ from pearl.spec.messages import suggest_nearest
 from pearl.spec.platform_files import read_platform
 from pearl.spec.yaml_reader import parse
 from pearl_devices import Device, Link, Platform, offers
-from pearl_estimators.gpu import variants
 
 ASKED_FOR = "rtx_4090"
 """The device whose purchase is evaluated for a platform with only a host (assumed)."""
@@ -270,7 +269,9 @@ def platform_with(platform: Platform, name: str, number: int = 1) -> tuple[Platf
             "its host, so nothing is known of its link; write a platform with it"
         )
     if host.real and not host.host:  # the CPU of this machine starts its kernels
-        device = replace(device, figures={**variants.figures(), **device.figures})
+        from pearl_estimators.gpu.variants import figures
+
+        device = replace(device, figures={**figures(), **device.figures})
     taken = {d.name for d in platform.devices}
     free = [f"{name}{'' if n == 0 else f'_{n + 1}'}" for n in range(len(taken) + number)]
     new_names = [n for n in free if n not in taken][:number]

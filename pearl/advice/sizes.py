@@ -1,5 +1,5 @@
-"""How many environments, actors, threads and learners to use; which of batch, replay ratio and
-width change the answer."""
+"""How many environments, actors, threads and learners to use; which of batch, replay ratio, width
+and units of the devices change the answer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from typing import Any
 
 from pearl.advice.case import SOLVE_S, Case, Finding, numbers
 from pearl.advice.comparison import Comparison, compare, how_sure, number
-from pearl.errors import InfeasibleError, SpecError
+from pearl.errors import InfeasibleError
 from pearl.explanation.resolve import LEAST_S, devices_in, restrict
 from pearl.formatting import count, listed
-from pearl.planner.gpu_balance import balance
 from pearl.planning.plans import Plan
-from pearl.report.balance_text import halves_sentence, verdict_sentence
 from pearl.solvers.solver import solve_problem
+from pearl.spec.system import System
+from pearl_devices import Device
 
 ENVIRONMENTS = (0.25, 0.5, 2, 4, 8)
 BATCHES = (0.25, 4, 16)
 RATIOS = (Fraction(1, 4), Fraction(4))
 WIDTHS = (0.5, 2, 4, 8)
 """Factors on the spec's own sizes that are tried."""
+
+CAPACITIES = (0.5, 2)
+"""Factors on the units of each device that are tried."""
 
 ACTORS = (1, 2, 4, 8)
 """Numbers of copies of the acting tasks that are tried."""
@@ -73,29 +76,64 @@ def _by_size(tried: dict[int, Plan]) -> dict[str, object]:
     return {"by_size": {str(size): number(plan) for size, plan in sorted(tried.items())}}
 
 
-def how_many_threads(case: Case) -> Iterator[Finding]:
-    """Yield the actor threads from which the GPU is the bottleneck, if the platform has one."""
-    try:
-        sweep = balance(case.system)
-    except SpecError:  # no actors, or not exactly one CPU and one GPU
-        return
-    if not sweep.points:
-        return
-    v = sweep.verdict
-    yield Finding(
-        "How many threads does the GPU need?",
-        f"{verdict_sentence(v)} {halves_sentence(sweep)}".rstrip(),
-        case.command("balance"),
-        v.share,
-        {"threads": sweep.points[-1].closed, "multiprocessors": v.sms, "busiest": v.busiest},
+def which_capacities_matter(case: Case) -> Iterator[Finding]:
+    """Yield the rate with half and with twice the cores, multiprocessors or other units of each
+    device in use; its memory and links stay as they are."""
+    answers, rates = list[str](), dict[str, dict[str, float]]()
+    used = {t.device for t in case.plan.tasks}
+    for device in (d for d in case.system.platform.devices if d.name in used):
+        tried = {device.width: case.plan}
+        for factor in CAPACITIES:
+            other = scaled(device, factor)
+            if other.width not in tried and (plan := case.plan_system(_with(case, other))):
+                tried[other.width] = plan
+        if len(tried) == 1:
+            continue
+        now = number(case.plan)
+        row = listed([f"{n}: {count(number(p))}" for n, p in sorted(tried.items())])
+        changes = {n: number(p) / now - 1 for n, p in tried.items()}
+        most = max(changes, key=lambda n: abs(changes[n]))
+        effect = (
+            "change the rate by less than 5 %"
+            if abs(changes[most]) <= 1 - ENOUGH
+            else f"change the rate by up to {changes[most]:+.0%}".replace("%", " %")
+        )
+        low, high = min(tried), max(tried)
+        answers.append(f"{low} to {high} {device.width_unit} of {device.name} {effect} ({row})")
+        rates[device.name] = {str(n): number(p) for n, p in sorted(tried.items())}
+    if answers:
+        yield Finding(
+            "Which cores or multiprocessors matter?",
+            f"{'; '.join(answers)}; in {case.unit} by number, without more memory or links.",
+            case.command("plan", "--explain"),
+            numbers={"by_width": rates},
+        )
+
+
+def scaled(device: Device, factor: float) -> Device:
+    """Return a device with `factor` times its units and their rates. A larger one has no model,
+    because what was timed on the model ends at its units."""
+    width = max(1, int(device.width * factor))
+    share = width / device.width
+    lanes = max(1, int(device.max_lanes * share)) if device.max_lanes > 1 else 1
+    return replace(
+        device,
+        model=device.model if factor <= 1 else "",
+        width=width,
+        max_lanes=min(width, lanes),
+        peak_flops_per_s=device.peak_flops_per_s * share,
     )
 
 
+def _with(case: Case, device: Device) -> System:
+    platform = case.system.platform
+    devices = tuple(device if d.name == device.name else d for d in platform.devices)
+    return replace(case.system, platform=replace(platform, devices=devices))
+
+
 def how_many_actors(case: Case) -> Iterator[Finding]:
-    """Yield the threads that a GPU needs; then the rate for copies of the acting tasks, each on a
-    lane, and with actors that are one param sync behind, so that they continue during gradient
-    steps."""
-    yield from how_many_threads(case)
+    """Yield the rate for copies of the acting tasks, each on a lane, and with actors that are one
+    param sync behind, so that they continue during gradient steps."""
     acting = [t.name for t in case.problem.graph.tasks if t.environments > 1]
     host = case.problem.costs.platform.device(case.problem.costs.platform.host)
     cores, limits = min(host.max_lanes, host.width), case.system.limits

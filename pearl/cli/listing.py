@@ -46,11 +46,8 @@ def policies() -> list[Entry]:
 
 
 def machines() -> dict[str, Platform]:
-    """Return the platforms a spec may name: `host` (this machine) and those that ship.
-
-    Raises:
-        ValueError: a shipped platform file cannot be read.
-    """
+    """Return the platforms a spec may name: `host` (this machine) and those that ship; without
+    those whose kinds of devices are left out of this installation."""
     from pearl.spec.platform_files import read_platform
     from pearl.spec.reading import read_shipped
     from pearl.spec.yaml_reader import parse
@@ -58,10 +55,9 @@ def machines() -> dict[str, Platform]:
 
     by_name = {"host": host()}
     for name, text in sorted(read_shipped("pearl_configs.platforms").items()):
-        platform, _, problems = read_platform(parse(text.encode(), name).data, default_name=name)
-        if platform is None:
-            raise ValueError(f"shipped platform {name} cannot be read: {problems}")
-        by_name[name] = platform
+        platform, _, _ = read_platform(parse(text.encode(), name).data, default_name=name)
+        if platform is not None:
+            by_name[name] = platform
     return by_name
 
 
@@ -89,10 +85,9 @@ def devices() -> list[Entry]:
         for d in platform.devices
     ]
     for name in catalogue():
-        platform, _, problems = read_platform({"devices": {name: name}})
-        if platform is None:
-            raise ValueError(f"device {name} of the catalogue cannot be read: {problems}")
-        entries.append({"name": name, "summary": _device(platform.devices[0])})
+        platform, _, _ = read_platform({"devices": {name: name}})
+        if platform is not None:
+            entries.append({"name": name, "summary": _device(platform.devices[0])})
     return entries
 
 

@@ -1,4 +1,4 @@
-"""Commands that plan: `plan`, `pareto`, `balance`."""
+"""Commands that plan: `plan`, `pareto`, `advise`, and `verify`, which checks a plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl.cli.application import DONE, FAILED, SCHEMA, UNCERTIFIED, Result, command, say
+from pearl.cli.application import (
+    DONE,
+    FAILED,
+    SCHEMA,
+    UNCERTIFIED,
+    WRONG,
+    Result,
+    app,
+    command,
+    error_line,
+    say,
+)
 from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
@@ -76,7 +87,6 @@ def plan(
     json_file: Json = None,
 ) -> Result:
     """Plan where each task runs, and predict throughput and power."""
-    from pearl.explanation import explain as explained
     from pearl.planner.planner import pareto as make_front
     from pearl.planner.planner import plan as make_plan
     from pearl.planning.certificate_files import save_beside
@@ -99,7 +109,11 @@ def plan(
         from pearl.solvers.certificate import certify as certified
 
         result = certified(result, seconds=time_limit)
-    explanation = explained(result) if explain else None
+    explanation = None
+    if explain:
+        from pearl.explanation import explain as explained
+
+        explanation = explained(result)
     report = Report(result, None, system, explanation=explanation)
     text = report.text(terminal_width(), verbose=verbose)
     value = report.to_json()
@@ -210,39 +224,18 @@ def pareto(
     return Result(text, value, page=lambda: front_page(plans, system.name, today()))
 
 
-@command
-def balance(
-    spec: Spec,
-    keys: Keys = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw throughput and steps per joule.")
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(min=1, help="Also plan how to partition this many such GPUs into slices."),
-    ] = None,
-    set: Set = None,
-    html_file: Html = None,
-    json_file: Json = None,
-) -> Result:
-    """Find how many actor threads keep the GPU busy (threads per SM)."""
-    from pearl.files import write_atomically
-    from pearl.planner.gpu_balance import balance as sweep
-    from pearl.planner.gpu_slices import plan_slices
-    from pearl.report.balance_page import balance_page
-    from pearl.report.balance_text import slices_text
-    from pearl.report.html import page_svg, today
-    from pearl.report.terminal import page_text
-
-    system = load_spec(spec, [*(keys or ()), *(set or ())])
-    warn_of_measuring(system)
-    result = sweep(system)
-    slices = plan_slices(system, gpus) if gpus else None
-    if plot is not None:
-        write_atomically(plot, page_svg(balance_page(result)).encode())
-    text = page_text(balance_page(result)) + (f"\n\n{slices_text(slices)}" if slices else "")
-    value = {"schema": SCHEMA, **result.to_json(), "slices": slices.to_json() if slices else None}
-    return Result(text, value, page=lambda: balance_page(result, today()))
+@app.command(
+    name="balance",
+    hidden=True,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def balance() -> None:
+    """Say where the answer is now."""
+    error_line(
+        "pearl balance is gone: `pearl advise SPEC --about capacities` plans with half and twice "
+        "the cores and multiprocessors"
+    )
+    raise typer.Exit(WRONG)
 
 
 @command

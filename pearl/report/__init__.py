@@ -1,8 +1,6 @@
 """Reports of plans and runs, as terminal text, HTML and JSON."""
 
 __all__ = [
-    "balance_page",
-    "balance_text",
     "bands_text",
     "compare",
     "document",

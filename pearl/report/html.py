@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from pearl.formatting import printable
-from pearl.report.canvas import WIDE, Canvas
+from pearl.report.canvas import Canvas
 from pearl.report.document import Card, Drawing, KeyFigure, Page
 from pearl.report.svg import canvas_svg
 
@@ -33,29 +33,6 @@ def cell_html(page: Page) -> str:
         '{% include "style.html.j2" %}<div class="pearl cell">{% include "body.html.j2" %}</div>'
     )
     return template.render(page=page, whole=False, svg=_wide)
-
-
-def page_svg(page: Page) -> str:
-    """Return the figures of a page as one SVG image, each below the heading of its section."""
-    from markupsafe import escape
-
-    style = _environment().get_template("style.html.j2").render()
-    parts, y = [], 0.0
-    for section in page.sections:
-        for figure in (b for b in section.blocks if isinstance(b, Drawing)):
-            canvas = figure.draw(WIDE)
-            heading = escape(printable(section.title))
-            parts.append(f'<svg y="{y:.0f}"><text class="ink strong" y="14">{heading}</text></svg>')
-            y += 28
-            drawn = canvas_svg(canvas, figure.sentence)
-            parts.append(
-                drawn.replace("<svg ", f'<svg y="{y:.0f}" height="{canvas.height:.0f}" ', 1)
-            )
-            y += canvas.height + 24
-    size = f'viewBox="-16 -16 {WIDE + 32:.0f} {y + 16:.0f}"'
-    ground = '<rect x="-16" y="-16" width="100%" height="100%" style="fill:var(--ground)"/>'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="pearl" {size}>'
-    return f"{head}{style}{ground}{''.join(parts)}</svg>\n"
 
 
 @cache

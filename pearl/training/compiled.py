@@ -19,7 +19,6 @@ from pearl.planning.plans import Plan, load_plan
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.remote.lane_groups import LaneGroup, lane_groups
 from pearl.spec.system import System
 from pearl.spec.user_code import build_graph
 from pearl_devices import Platform, UnsupportedError, backend, torch_threads
@@ -28,6 +27,7 @@ from pearl_devices.system import explain_no_processes, host_system
 
 if TYPE_CHECKING:
     from pearl.runtime.lanes.engine import Hosting
+    from pearl.runtime.remote.lane_groups import LaneGroup
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,10 @@ class CompiledPlan:
     def remote_groups(self) -> tuple[LaneGroup, ...]:
         """The lanes that run on other hosts than the lane that updates."""
         host_of = {d.name: d.host for d in self.system.platform.devices}
+        if len(set(host_of.values())) == 1:
+            return ()
+        from pearl.runtime.remote.lane_groups import lane_groups
+
         return lane_groups(self.protocol, host_of)
 
     @property

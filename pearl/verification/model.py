@@ -25,7 +25,7 @@ from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import enumerate_splits
-from pearl_devices import Link
+from pearl_devices import Link, arrays_on_host
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import size_bytes
 
@@ -181,7 +181,7 @@ class Space:
         graph, platform = self.problem.graph, self.problem.costs.platform
         most = self.problem.limits.memory_bytes
         room = {d.name: min(d.memory_bytes, most.get(d.name, math.inf)) for d in platform.devices}
-        scratch = {f.tasks: f.kernel.resident_bytes for f in graph.fusions}
+        scratch, on = {f.tasks: f.kernel.resident_bytes for f in graph.fusions}, platform.device
         owner: dict[str, str] = {}
         for states in ("home", "reads", "writes"):
             for t in graph.tasks:
@@ -198,9 +198,9 @@ class Space:
             need += sum(size for s, size in graph.states.items() if owner.get(s) in names)
             arrays, kept = dict[str, Any](), dict[str, set[str]]()
             for t in tasks:
-                kind = kind_of(t.kernel)
-                words = {"" if m.fused else m.variant for m in self.modes[self.unit_of[t.name]]}
-                rows = [set(kind.on_host(t.kernel, v)) if v else set() for v in words]
+                modes = self.modes[self.unit_of[t.name]]
+                ways = {(on(m.device).kind, "" if m.fused else m.variant) for m in modes}
+                rows = [set(arrays_on_host(t.kernel, *w)) if w[1] else set() for w in ways]
                 kept[t.name] = set.intersection(*rows) if rows else set()
             names = set[str]().union(*kept.values())
             for t in tasks if names else ():

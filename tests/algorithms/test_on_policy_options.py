@@ -15,7 +15,6 @@ from pearl.spec.user_code import build_graph
 from pearl.testing.kernel_buffers import copied, equal
 from pearl_devices import Buffers, cpu
 from pearl_devices.buffers import allocate, specs
-from pearl_devices.kernels.fused import misfit
 from tests.devices.test_own_network import dense
 
 OWN = "tests.devices.test_own_network:dense"
@@ -61,16 +60,6 @@ def moved(name: str, **options: Any) -> tuple[Buffers, Buffers]:
         for _ in range(1 if name == "a2c" else 3):
             call()
     return native, other
-
-
-@pytest.mark.parametrize(("name", "options", "said"),
-                         [("ppo", {"target_kl": 0.01}, "target divergence"),
-                          ("sac", {"actor_learning_rate": {"initial": 1e-3}},
-                           "schedules of learning rates")])  # fmt: skip
-def test_one_block_of_gpu_threads_says_what_it_does_not_know(name, options, said):
-    plain, given = (pearl.load(spec(name, **o)) for o in ({}, options))
-    assert misfit(build_graph(plain).task("update").kernel) == ""
-    assert said in misfit(build_graph(given).task("update").kernel)
 
 
 RATES = {"initial": 1e-2, "final": 1e-3, "schedule": "cosine"}

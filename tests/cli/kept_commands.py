@@ -20,7 +20,6 @@ from tests.advice.kept_advice import advices
 from tests.examples import fused_plan, two_device_plan
 from tests.explanation.kept_explanations import varied
 from tests.report.kept_pages import SYSTEM
-from tests.report.kept_texts import balances, sliced
 
 FRONT = [replace(fused_plan(), power_w=100.0, value=12_000.0), two_device_plan()]
 
@@ -37,8 +36,6 @@ COMMANDS = {
     "plan, runner-ups alone": ("plan", "my.yaml", "--runner-ups", "OUT/close", "--json", "-"),
     "pareto": ("pareto", "my.yaml", "--html", "OUT/p.html", "--json", "OUT/p.json"),
     "pareto, wide": ("pareto", "my.yaml", "--gap", "0.5", "--time-limit", "7"),
-    "balance": ("balance", "my.yaml", "--plot", "OUT/b.svg", "--json", "OUT/b.json"),
-    "balance, slices": ("balance", "my.yaml", "--gpus", "2", "--html", "OUT/b.html"),
     "advise": ("advise", "my.yaml", "a=1", "--add", "rtx_4090", "--about", "buy", "--platform", "p",
                "--seed", "4", "--html", "OUT/a.html"),
     "advise, to standard output": ("advise", "my.yaml", "--json", "-"),
@@ -72,8 +69,6 @@ def answers(said: list[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
     yield "pearl.planner.planner.plan", of("plan", two_device_plan())
     yield "pearl.planner.planner.pareto", of("pareto", Front(FRONT, [(80.0, 90.0)]))
     yield "pearl.explanation.explain", of("explain", next(varied())[1])
-    yield "pearl.planner.gpu_balance.balance", of("balance", balances())
-    yield "pearl.planner.gpu_slices.plan_slices", of("slices", sliced())
     yield "pearl.advice.advise", advised
     yield "pearl.report.html.today", lambda: "1 Jan 2026"
     yield "pearl.report.origin._versions", lambda: "Python 3"

@@ -121,7 +121,6 @@ def test_every_command_has_help() -> None:
             "pareto",
             "schema",
             "export",
-            "balance",
             "calibrate-gpu",
             "sweep",
             "advise",

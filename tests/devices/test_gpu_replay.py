@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Kernel, backend, kernel
+from pearl_devices.gpu import kernels as replay_kernels
 from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostDriver
+from pearl_devices.gpu.kernels import DRAWN_BY, on_host, written_for
 from pearl_devices.gpu.program import Program
-from pearl_devices.kernels import kind_of
-from pearl_devices.kernels import replay as replay_kernels
-from pearl_devices.kernels.replay import DRAWN_BY, tree_levels
+from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.replay import sum_tree
 from tests.devices import gpu_stand_in as stand_in
 
@@ -48,8 +48,8 @@ class Beside:
     ) -> None:
         given = fill_arrays(kernels)
         self.native, self.device = stand_in.copied(given), dict[str, Any](stand_in.tensors(given))
-        named = {k: variant if variant in kind_of(k).cuda else "cuda" for k in kernels}
-        self.host = {n for k, v in named.items() for n in kind_of(k).on_host(k, v)}
+        named = {k: variant if variant in written_for(k) else "cuda" for k in kernels}
+        self.host = {n for k, v in named.items() for n in on_host(k, v)}
         self.device |= {name: given[name] for name in self.host}
         self.write("replay.priority", (1.0, 1e-2, 0.0))
         driver = driver or HostDriver(order)

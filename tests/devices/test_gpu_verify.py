@@ -11,10 +11,10 @@ from pearl_devices import Device, kernel
 from pearl_devices.gpu import verify as verification
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.verify import Verdict, first_use, verify
-from tests.gpu_lanes import a_fault_in_the_targets
+from tests.gpu_lanes import a_fault_in_the_steps
 
 STAND_IN = Device("gpu", "pearl_devices.gpu.stand_in", width=8)
-FAMILIES = ("inference.dqn", "update.dqn", "replay_update")
+FAMILIES = ("env_step", "update.dqn", "replay_update")
 
 
 def few(k: Any, variant: str) -> bool:
@@ -25,22 +25,22 @@ def test_every_kernel_that_is_offered_is_looked_at_and_passes() -> None:
     found = verify(STAND_IN, only=few)
     assert [v.text for v in found if not v.passed] == []
     pairs = {(v.kernel, v.variant) for v in found}
-    assert pairs >= {("update.dqn", "eager"), ("update.dqn", "fused"), ("replay_update", "cuda")}
+    assert pairs >= {("update.dqn", "eager"), ("update.dqn", "graph"), ("replay_update", "cuda")}
 
 
 def test_a_wrong_kernel_is_named_with_how_much_it_differs(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_fault_in_the_targets(monkeypatch)
-    (wrong,) = [v for v in verify(STAND_IN, only=few) if not v.passed]
-    assert (wrong.kernel, wrong.variant) == ("update.dqn", "fused")
+    a_fault_in_the_steps(monkeypatch)
+    wrong = next(v for v in verify(STAND_IN, only=few) if not v.passed)
+    assert (wrong.kernel, wrong.variant) == ("env_step", "cuda")
     assert wrong.worst > 0.1
-    assert wrong.text.startswith("update.dqn fused: ")
+    assert wrong.text.startswith("env_step cuda: ")
     assert "differs from the CPU's by" in wrong.text
 
 
 def test_a_kernel_that_cannot_be_run_is_no_pass() -> None:
-    found = Verdict("update.dqn", "fused", why="no CuPy")
+    found = Verdict("update.dqn", "graph", why="no CuPy")
     assert not found.passed
-    assert found.text == "update.dqn fused: could not be run: no CuPy"
+    assert found.text == "update.dqn graph: could not be run: no CuPy"
 
 
 def test_the_first_use_looks_once_at_what_a_plan_uses(
@@ -54,11 +54,11 @@ def test_the_first_use_looks_once_at_what_a_plan_uses(
         return bound(self, *given)
 
     monkeypatch.setattr(HostDriver, "prepare_launch", counted)
-    k = kernel("update.dqn", obs=4, act=0, q=(4, 8, 2), double=0, batch=4, steps=1)
-    assert first_use(STAND_IN, 0, [(k, "fused")]) == []
+    k = kernel("replay_update", batch=4, steps=1, capacity=8, fanout=4)
+    assert first_use(STAND_IN, 0, [(k, "cuda")]) == []
     once = launches[0]
     assert once > 0
-    assert first_use(STAND_IN, 0, [(k, "fused")]) == []
+    assert first_use(STAND_IN, 0, [(k, "cuda")]) == []
     assert launches[0] == once
 
 

@@ -12,6 +12,7 @@ import pytest
 from pearl_devices import Device, backend
 from pearl_estimators import energy
 from pearl_estimators.energy import Energy, EnergyMeter, Rapl, total
+from pearl_estimators.gpu import energy as gpu_energy
 from tests.processes import HANG_S
 
 CPU = Device("cpu", "cpu", width=4, idle_power_w=20.0, active_power_w=60.0, real=True)
@@ -162,7 +163,7 @@ def test_only_visible_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
         clock.now = 4.0
         nvml.millijoules = [99_000, 3000]
         assert found.read({})[1].joules == pytest.approx(2.0)
-    counter, why = energy.Nvml.open(1, nvml)
+    counter, why = gpu_energy.Nvml.open(1, nvml)
     assert (counter, why) == (None, "NVML shows 1 GPUs, not number 1")
 
 

@@ -152,7 +152,7 @@ def test_an_estimate_refuses_what_cannot_be():
 
 
 def test_a_gpu_offers_torch_programs_and_takes_no_arrays_of_the_host():
-    assert backend("gpu").offers(DQN, GPU) == (("eager", 82), ("graph", 82), ("fused", 1))
+    assert backend("gpu").offers(DQN, GPU) == (("eager", 82), ("graph", 82))
     with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'eager'.*the host's memory"):
         backend("gpu").bind(DQN, "eager", {})
 

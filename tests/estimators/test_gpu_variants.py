@@ -12,21 +12,20 @@ from pearl.advice.hardware import catalogue_device
 from pearl.spec.catalogue import catalogue
 from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.kernels import KINDS, kind_of
+from pearl_devices.gpu.kernels import CUDA, written_for
+from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators import estimate
 from pearl_estimators.gpu import variants
 from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
-from pearl_estimators.gpu.variants import Starts, gpu_roofline, start_s, starts_of
-from pearl_estimators.roofline import launches
+from pearl_estimators.gpu.variants import Starts, gpu_roofline, launches, start_s, starts_of
 from tests.estimators.gradient_steps import gradient_steps
 from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE
 
 
 def seconds(k: Kernel, variant: str, device: Device = GPU, width: int = 0) -> float:
-    width = width or (1 if variant == "fused" else device.width)
-    return gpu_roofline(k, device, variant, width).latency_s
+    return gpu_roofline(k, device, variant, width or device.width).latency_s
 
 
 def test_operators_start_while_the_gpu_works_and_those_of_a_graph_between() -> None:
@@ -97,7 +96,6 @@ def test_starts_by_hand() -> None:
     )
     assert start_s(acting, GPU, "eager") == pytest.approx(5e-6 + (ops - 1) * 2.1e-6 + ops * 3.75e-6)
     assert start_s(SAC, GPU, "graph") == pytest.approx(6e-6)
-    assert start_s(SAC, GPU, "fused") == pytest.approx(5e-6)
     quick = replace(GPU, overhead_s=1e-6)
     assert start_s(environments(300), quick, "cuda") == pytest.approx(2e-6)
     timed = Starts(operator_s=1e-6, graph_s=2e-6, launch_s=3e-6)
@@ -131,15 +129,13 @@ def test_kernels_by_hand_are_their_starts_waits_and_work() -> None:
     step = environments(100_000)
     gae = kernel("gae", envs=64, obs=4, act=0, horizon=128, tanh=1, critic=(4, 64, 1))
     draws = kernel("replay_sample", {**DRAW, "batch": 64})
-    for k, variant, width, waits_s, rate, moved in (
-        (step, "cuda", 82, 8 * step.flops / 100_000 / hz, 35e12 / 64, 0.0),
-        (step, "cuda", 41, 8 * step.flops / 100_000 / hz, 35e12 / 128, 0.0),
-        (gae, "cuda", 82, 0.5e-6 * 128, 35e12, 0.0),
-        (draws, "cuda", 82, 0.5e-6 * kind_of(draws).accesses(draws) / 64, 35e12, 0.0),
-        (DQN, "fused", 1, 0.3e-6 * kind_of(DQN).operations(DQN), 35e12 / 82, DQN.flops),
+    for k, variant, width, waits_s, rate in (
+        (step, "cuda", 82, 8 * step.flops / 100_000 / hz, 35e12 / 64),
+        (step, "cuda", 41, 8 * step.flops / 100_000 / hz, 35e12 / 128),
+        (gae, "cuda", 82, 0.5e-6 * 128, 35e12),
+        (draws, "cuda", 82, 0.5e-6 * kind_of(draws).accesses(draws) / 64, 35e12),
     ):
-        bandwidth = 128 * hz if variant == "fused" else 936e9
-        work_s = k.flops / rate, (k.bytes_in + k.bytes_out + moved) / bandwidth
+        work_s = k.flops / rate, (k.bytes_in + k.bytes_out) / 936e9
         begin_s = start_s(k, GPU, variant)
         found = gpu_roofline(k, GPU, variant, width)
         latency_s = begin_s + waits_s + max(work_s)
@@ -200,7 +196,7 @@ def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> N
     """In a second firing, of the first example that fits and of the kernels above."""
     counted = set[tuple[str, str]]()
     for k in (*(k for loop in loops() for k in loop), *WRITTEN):
-        for variant, written in kind_of(k).cuda.items():
+        for variant, written in written_for(k).items():
             known = (k.kind, variant) in counted and k not in WRITTEN
             if variant in ("eager", "graph") or known or not written.fits(k):
                 continue
@@ -211,7 +207,7 @@ def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> N
             before = driver.count
             call()
             assert driver.count - before == launches(k, variant), (k, variant)
-    by_hand = {(n, v) for n, k in KINDS.items() for v in k.cuda if v not in ("eager", "graph")}
+    by_hand = {(n, v) for n, found in CUDA.items() for v in found if v not in ("eager", "graph")}
     assert counted >= by_hand
 
 

@@ -179,6 +179,6 @@ def test_advice_names_the_probe_where_starting_operators_is_in_doubt(
 
     eager = "update (eager) on gpu NVIDIA GeForce RTX 4090"
     assert "pearl calibrate --probe" in told(eager)
-    assert told(eager.replace("eager", "fused")) == told(eager, real=False) == ""
+    assert told(eager.replace("eager", "cuda")) == told(eager, real=False) == ""
     kept(monkeypatch, TWICE)
     assert told(eager) == ""

@@ -28,7 +28,7 @@ from pearl.report.figures.roofline import roofline
 from pearl.report.figures.timeline import timeline
 from pearl.report.run_trace import run_trace
 from pearl.report.svg import canvas_svg
-from tests.examples import example_run, fused_plan, placement, recorded, two_device_plan
+from tests.examples import example_run, placement, recorded, two_device_plan
 from tests.report.kept_pages import PLACE, SOLVED, copies, other_edges, sum_of
 
 Figures = Iterator[tuple[str, Drawing | None]]
@@ -44,18 +44,14 @@ def bars() -> Figures:
     ]
     yield "bars", bar_chart(rows, "Bars.")
     yield "bars on both sides", bar_chart([*rows[:2], BarRow("less", -0.125, "−12 %")], "Both.")
-    yield "bars of shares", bar_chart([BarRow("CPU", 0.4, "40 %")], "Shares.", largest=1.0)
     yield "bars of nothing", bar_chart([BarRow("none", 0.0, "0")], "None.")
     close = [("this plan", 16_000.0, 0.0), ("act on the GPU", 15_992.0, 0.0004)]
     more = [("learn on the CPU and a name that is so long that it takes two", 15_200.0, 0.05)]
-    better = [("a better one", 16_320.0, -0.02)]
     yield "close plans", almost_as_good([*close, *more], "env steps/s", 0.1)
-    yield "close and better plans", almost_as_good([*close, *better], "env steps/s", 0.1)
     parts = [Part("learn", 2.0, "d1 t10"), Part("step", 0.6, "d0 t6"), Part("act", 0.2, "d0 t4"),
              Part("none", 0.0, "d0 t4"), Part("waiting for others", 0.9, "hatch"),
              Part("a part with a long name", 0.3, "grey t4")]  # fmt: skip
     yield "parts", stacked_bar(parts)
-    yield "shares", stacked_bar(parts[:3], in_seconds=False)
     lanes = [("CPU core", parts[1:5]), ("a device with a long name in words", parts[:2])]
     yield "parts of lanes", stacked_bars(lanes)
 
@@ -73,15 +69,8 @@ def curves() -> Figures:
         for i in range(1, 650)
     )
     yield "learning", learning_curve(rows, run)
-    yield "learning, no run", learning_curve(rows[::20])
-    best = {**run.returns, "best_is_last": True}
-    yield "learning, best at the end", learning_curve(rows[:400:3], replace(run, returns=best))
-    near = {**run.returns, "eval_mean": 490.0, "last_eval_mean": 495.0}
-    yield "learning, near finals", learning_curve(rows[::9], replace(run, returns=near))
     below = [{"env_steps": 100.0 * i, "eval_mean": -1600.0 + 200.0 * (i % 5)} for i in range(9)]
     yield "evaluations alone", learning_curve(below)
-    falling = [{"env_steps": 100.0 * i, "mean_return_20": -10.0 * i} for i in range(30)]
-    yield "training alone", learning_curve(falling, replace(run, returns={}))
     settings = [
         SettingCurve(f"setting {n}, lr=1e-{n}", [(100.0 * k, n + k, n + k - 1.0, n + k + 2.0 * n)
                      for k in range(1, 6)], 5.0 - n, 5.25, 6.0 + n)
@@ -90,9 +79,6 @@ def curves() -> Figures:
     short = SettingCurve("one point", [(1.0, 2.0, 2.0, 2.0)], 10.0, 20.0, 30.0)
     yield "settings", sweep_curves([short, *settings])
     yield "intervals", intervals(settings)
-    yield "intervals from zero", intervals([short, replace(short, low=15.0, mean=28.0)])
-    yield "intervals far from zero", intervals([replace(short, low=15.5), short][:1])
-    yield "interval of nothing", intervals([replace(short, low=-5.0, mean=-5.0, high=-5.0)])
 
 
 def fronts() -> Figures:
@@ -106,22 +92,13 @@ def fronts() -> Figures:
     yield "front of nothing", front_chart([[zero]], "iterations/s")
     tried = [("1", 500.0), ("2", 900.0), ("4", 1_000.0), ("8", 1_020.0), ("16", 1_900.0)]
     yield "tried", tried_numbers(tried, "4")
-    yield "tried, alike", tried_numbers([("64", 1_000.0), ("256", 1_001.0), ("1024", 950.0)], "64")
-    yield "tried, all less", tried_numbers([("1", 100.0), ("2", 400.0), ("3", 50.0)], "2")
-    for share, worst in ((0.97, 1.25), (0.5, 12.0), (1.0, 1.004), (0.024, None)):
-        yield f"sure of {share}", sureness(share, 200, worst)
+    yield "sure", sureness(0.97, 200, 1.25)
 
 
 def graphs() -> Figures:
-    two, one = two_device_plan(), fused_plan()
+    two = two_device_plan()
     yield "graph", task_graph(replace(two, edges=other_edges(two)))
-    yield "graph of one device", task_graph(one)
-    yield "graph with copies", task_graph(copies(two))
-    for count in (2, 3, 5, 9, 14):
-        yield f"graph of {count} tasks", task_graph(large(count))
-    most = task_graph(large(24))
-    assert most
-    yield "graph of most", replace(most, draw=Canvas)
+    yield "graph of 9 tasks", task_graph(large(9))
     yield "graph of too many", task_graph(large(25))
 
 
@@ -152,47 +129,15 @@ def large(count: int) -> Plan:
 def ratios() -> Figures:
     two = two_device_plan()
     run = example_run(two)
-    yield "ratios", ratio_chart(run)
     apart = tuple(replace(t, measured_s=t.predicted_s * (0.1 + n)) for n, t in enumerate(run.tasks))
     yield "ratios apart", ratio_chart(replace(run, tasks=apart, simulated=True))
-    quick = tuple(replace(t, measured_s=0.01 * t.predicted_s) for t in run.tasks)
-    yield "ratios far apart", ratio_chart(replace(run, tasks=quick, env_steps_per_s=None))
-    yield "one ratio", ratio_chart(replace(run, tasks=()))
     work = tuple(replace(t, flops=10.0 ** (n + 3), bytes=4e4) for n, t in enumerate(run.tasks))
     yield "roofline", roofline(two, replace(run, tasks=work), PLACE)
-    more = tuple(replace(t, flops=2e7 * (n > 2), bytes=1e4) for n, t in enumerate(run.tasks))
-    yield "roofline of one device", roofline(two, replace(run, tasks=more), PLACE)
 
 
 def timelines() -> Figures:
-    two, one = two_device_plan(), fused_plan()
-    kept = recorded(two)
-    yield "timeline", timeline(two)
-    yield "timeline, measured", timeline(two, example_run(two, **kept), PLACE)
-    yield "timeline of one lane", timeline(one, example_run(one, **recorded(one)))
-    yield "timeline of copies", timeline(copies(two))
-    yield "timeline of thin calls", timeline(thin(two), platform=PLACE)
-    many = timeline(wide(two))
-    assert many
-    yield "timeline of many lanes", replace(many, draw=Canvas)
-
-
-def thin(plan: Plan) -> Plan:
-    """With calls of the GPU too short to see."""
-    tasks = [replace(t, seconds=1e-6, occupancy_s=1e-6) if t.device == "gpu0" else t
-             for t in plan.tasks]  # fmt: skip
-    lanes = tuple(replace(k, load=0.02 if k.device == "gpu0" else k.load) for k in plan.lanes)
-    return replace(plan, tasks=tuple(tasks), lanes=lanes)
-
-
-def wide(plan: Plan) -> Plan:
-    """On 17 lanes, of which the least busy is not drawn."""
-    step = plan.task("env_step")
-    tasks = tuple(replace(step, task=f"t{n}", lane=f"cpu/{n}", occupancy_s=2e-5 * (n + 1),
-                          seconds=2e-5 * (n + 1)) for n in range(17))  # fmt: skip
-    lanes = tuple(Lane(t.lane, "cpu", 1, "cores", (Entry(t.task),), 0.04 * (n + 1))
-                  for n, t in enumerate(tasks))  # fmt: skip
-    return replace(plan, tasks=tasks, lanes=lanes, edges=())
+    two = two_device_plan()
+    yield "timeline, measured", timeline(two, example_run(two, **recorded(two)), PLACE)
 
 
 CALL = r'<rect class="{}"[^>]*><title>{}</title></rect>'

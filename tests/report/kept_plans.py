@@ -6,14 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
-from unittest.mock import patch
 
-import pearl
-import pearl_devices.gpu
 from pearl import Limits
 from pearl.graph.limits import SLACK_LIMITS
-from pearl.planner.gpu_balance import balance
-from pearl.planner.gpu_slices import plan_slices
 from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plan_validation import completions
@@ -78,36 +73,7 @@ def draws(name: str) -> dict[str, Any]:
     return {k: rounded(v, 9) for k, v in found.items()}
 
 
-BALANCES: dict[str, dict[str, Any]] = {
-    "slow": {"algorithm.env": "Slow-v0", "algorithm.spaces": {"obs": 4, "actions": 2}},
-    "fast": {"algorithm.replay_ratio": "1/2"},
-    "no gpu": {"platform": {"devices": {"cpu": "raspberry_pi_5"}}},
-}
-
-
-def balances(name: str) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "batch_size": 32},
-        "platform": {"devices": {"cpu": "ryzen_9_7950x", "gpu": "t4"}, "links": [LINK]},
-    }
-    found = balance(pearl.load(spec, set=BALANCES[name])).to_json()
-    return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
-
-
-def slices(name: str) -> dict[str, Any]:
-    """As if every kernel had an implementation for the GPU."""
-    spec = {
-        "algorithm": {"name": name, "env": "CartPole-v1", "num_envs": 8},
-        "platform": {"devices": {"cpu": "xeon_gold_6326", "gpu": "t4"}, "links": [LINK]},
-    }
-    with patch.object(pearl_devices.gpu, "offers", lambda k, d: (("cuda", d.width),)):
-        found = plan_slices(pearl.load(spec), 2).to_json()
-    return {f"{name}: {k}": rounded(v, 9) for k, v in found.items()}
-
-
 FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
-    "plans.json": (plans, tuple(map(str, range(12)))),
-    "draws.json": (draws, ("1", "4", "9")),
-    "balances.json": (balances, BALANCES),
-    "slices.json": (slices, ("ppo", "dqn")),
+    "plans.json": (plans, ("0", "1", "2")),
+    "draws.json": (draws, ("1",)),
 }

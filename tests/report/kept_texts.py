@@ -7,7 +7,6 @@ They are kept in `tests/report/texts`, so that a change of any of them is seen:
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,14 +20,10 @@ from pearl.cli import text as cli_text
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
 from pearl.planner.energy_front import Front
-from pearl.planner.gpu_balance import Balance, BalanceAnswer, BalancePoint, SweepPoint
-from pearl.planner.gpu_slices import BestSlices, Reduction, Role, SlicingResult
 from pearl.planning.plans import CLOSED
 from pearl.planning.runs import Drift, Run, TaskDrift
-from pearl.report.balance_page import balance_page
-from pearl.report.balance_text import halves_sentence, slices_text, verdict_sentence
 from pearl.report.front_page import front_page
-from pearl.report.html import page_html, page_svg
+from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.report.terminal import page_text
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
@@ -37,7 +32,7 @@ from pearl_estimators.host.calibration import Calibration, HeldOutTiming
 from pearl_estimators.host.linear_fit import Fit
 from pearl_estimators.host.probe import CpuProbe
 from tests.advice.kept_advice import all_advised
-from tests.examples import example_run, fused_plan, recorded, two_device_plan
+from tests.examples import example_run, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
 from tests.report.kept_pages import FOLDER, PAGES, all_said, bare
@@ -131,70 +126,12 @@ def hosts() -> str:
     return "\n\n".join(texts)
 
 
-def sliced() -> SlicingResult:
-    role = Role(1e-3, 0.25)
-    return SlicingResult(
-        "gpu", 2, role, replace(role, seconds=2e-3), replace(role, share=0.5), 1.25, 0.75,
-        (64, 128, 256), "too much memory", BestSlices(3, 128, 5_000.0, 2e9, 4),
-        Reduction("multi-ring", 2, 5e-4),
-    )  # fmt: skip
-
-
-def verdicts() -> str:
-    """What a balance says of threads, at the edges, and slices of a GPU."""
-    v = balances().verdict
-    lines = []
-    for threads, band, used, cores, busiest in (
-        (5.25, (5.25, 5.5), 16, 8, "gpu"), (0.4, (0.1, 0.9), 16, 1, "actors"),
-        (16.0, (3.0, 17.5), 16, 8, "host"), (17.0, (16.5, math.inf), 4, 8, "actors"),
-        (1234.5, (0.2, 2000.0), 3, 8, "gpu"), (math.inf, (math.inf, math.inf), 4, 8, "actors"),
-    ):  # fmt: skip
-        found = replace(v, threads=threads, threads_band=band, used_sms=used, cores=cores,
-                        busiest=busiest)  # type: ignore[arg-type]  # fmt: skip
-        lines += [verdict_sentence(found), verdict_sentence(replace(found, sms=4, share=1.0))]
-    for sms, cores in ((0.98, 0.98), (0.981, 0.97), (0.5, None), (None, None), (0.97, 0.99)):
-        halved = replace(balances(), halved_sms=sms, halved_cores=cores)  # type: ignore[arg-type]
-        lines.append(halves_sentence(halved))
-        for busiest in ("gpu", "actors", "host"):
-            other = replace(halved, verdict=replace(v, busiest=busiest))  # type: ignore[arg-type]
-            lines += [s.text for s in balance_page(other).lead]
-    flat = tuple(replace(p, env_steps_per_s=1_000.0 + 19 * (n == 1)) for n, p in
-                 enumerate(balances().cores))  # fmt: skip
-    lines.append(page_text(balance_page(replace(balances(), cores=flat, simulated=("fpga",)))))
-    lines += [s.finding for s in balance_page(replace(balances(), cores=flat)).sections]
-    lines.append(slices_text(sliced()))
-    whole = replace(sliced(), refused="", reduction=Reduction("multi-process", 0, 5e-4))
-    return "\n".join([*lines, slices_text(whole), slices_text(replace(whole, best=None))])
-
-
 def checks() -> str:
     rows = (
         HeldOutTiming("update.dqn batch 64", "native", 31e-6, 33e-6, 25e-6, 40e-6),
         HeldOutTiming("inference.dqn envs 8", "torch", 12e-6, 20e-6, 10e-6, 15e-6),
     )
     return cli_text.checks_text(rows)
-
-
-def balances() -> Balance:
-    def at(actors: int, sms: int | None, rate: float) -> SweepPoint:
-        busiest = "gpu" if actors > 4 else "actors"
-        return SweepPoint(actors, actors, sms, rate, rate / 90, busiest, 8e-4 / actors, 2e-4, 3e-5)  # type: ignore[arg-type]
-
-    cores = tuple(at(n, 16, 1000.0 * n**0.8) for n in (1, 2, 4, 8))
-    sms = tuple(at(8, n, 400.0 * n) for n in (2, 4, 16))
-    points = (BalancePoint(2, 5.25, 8, 2.625), BalancePoint(16, None, None, None))
-    band, rates = (3.2, math.inf), (5_278.0, 2_100.0, 9_900.0)
-    answer = BalanceAnswer("Xeon", 16, 8, "RTX", 16, 4, 5.25, band, "gpu", 0.975, rates, 200)
-    return Balance("dqn", "cpu_gpu", answer, cores, sms, cores[1:], points, 0.62, 0.875)
-
-
-def without_gpu() -> Balance:
-    found = balances()
-    alone = tuple(replace(p, sms=None, busiest="actors") for p in found.cores)
-    answer = replace(found.verdict, gpu=None, sms=None, threads=None, busiest="actors")
-    return replace(
-        found, verdict=answer, cores=alone, actors=alone, sms=(), points=(), halved_sms=None
-    )
 
 
 def lists() -> str:
@@ -227,29 +164,16 @@ def platforms() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
-    "fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(64, verbose=True),
-    "drifted.txt": lambda: drifted().text(120, verbose=True),
-    "short_plan.txt": lambda: Report(two_device_plan()).text(80),
-    "short_run.txt": lambda: Report(two_device_plan(), example_run()).text(80),
-    "short_fused.txt": lambda: Report(fused_plan(), example_run(fused_plan())).text(80),
-    "short_drifted.txt": lambda: drifted().text(80),
+    "short_run.txt": lambda: drifted().text(80),
     "run.html": lambda: bare(
         page_html(Report(two_device_plan(), kept_run(), metrics=curve()).page())
     ),
-    "fused.html": lambda: bare(
-        page_html(Report(fused_plan(), example_run(fused_plan(), simulated=True)).page())
-    ),
-    "drifted.html": lambda: bare(page_html(drifted().page())),
     "cell.html": lambda: bare(two_device_plan()._repr_html_()),
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
     "checks.txt": checks,
     "hosts.txt": hosts,
-    "verdicts.txt": verdicts,
-    "balance.txt": lambda: page_text(balance_page(balances())),
-    "balance_without_gpu.txt": lambda: page_text(balance_page(without_gpu())),
-    "balance.svg": lambda: bare(page_svg(balance_page(balances())), drawings=True),
     "lists.json": lists,
     "options.txt": options,
     "commands.txt": lambda: str(import_module("tests.cli.kept_commands").all_ran()),

@@ -1,6 +1,6 @@
 """Pictures of every kind of page, to be looked at: `python -m tests.report.screenshots FOLDER`.
 
-Makes the pages of a plan, a run, a sweep, a front, an advice, a balance and of two runs side by
+Makes the pages of a plan, a run, a sweep, a front, an advice and of two runs side by
 side, and of each a picture at 1280 and 400 pixels, light and dark, and PDFs on A4 and Letter.
 Needs Chromium, and
 says so where there is none. With `--axe` and npm, axe-core looks at each page too, and any message
@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pearl
 from pearl.explanation import explain
-from pearl.planner.gpu_balance import balance
-from pearl.report.balance_page import balance_page
 from pearl.report.compare import SideBySide, side_of_run
 from pearl.report.html import page_html
 from pearl.report.report import Report, load_report
@@ -66,7 +64,7 @@ const puppeteer = require('puppeteer-core'), fs = require('fs');
 def make_pages(folder: Path) -> list[Path]:
     """Write a page of every kind."""
     files = {name: folder / f"{name}.html" for name in
-             ("plan", "run", "sweep", "front", "advice", "balance", "compare")}  # fmt: skip
+             ("plan", "run", "sweep", "front", "advice", "compare")}  # fmt: skip
     system = pearl.load("dqn_cartpole_gpu")
     plan = pearl.plan(system)
     front = pearl.pareto(system)
@@ -88,7 +86,6 @@ def make_pages(folder: Path) -> list[Path]:
     front.save(files["front"])
     wide = {"algorithm.hidden": [256, 256], "algorithm.batch_size": 256, "platform": "cpu_gpu"}
     pearl.advise(pearl.load("dqn_cartpole", set=wide)).save(files["advice"])
-    files["balance"].write_text(page_html(balance_page(balance(system))), encoding="utf-8")
     return list(files.values())
 
 

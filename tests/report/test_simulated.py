@@ -130,7 +130,6 @@ def test_drawings_say_it_of_its_lanes_and_of_each_call_on_them(emulated: Run) ->
 COMMANDS = {
     "plan": ("plan", SPEC, "--time-limit", "300"),
     "pareto": ("pareto", SPEC, "--gap", "0.3", "--time-limit", "300"),
-    "balance": ("balance", SPEC),
     "check": ("check", SPEC),
     "report": ("report", "RUN"),
     "eval": ("eval", "RUN"),

@@ -20,6 +20,8 @@ STAND_IN = "pearl_devices.gpu.stand_in"
 trust_kind(STAND_IN)
 Q, ACTOR, CRITIC = (4, 16, 2), (3, 16, 1), (4, 16, 1)
 TWINS = {"critic1": CRITIC, "critic2": CRITIC}
+ROLLOUT = {"envs": 4, "obs": 3, "act": 1, "horizon": 8, "tanh": 1, "actor": ACTOR,
+           "critic": (3, 16, 1)}  # fmt: skip
 UPDATES = {
     "dqn": kernel(
         "update.dqn", program="pearl.algorithms.dqn:losses", obs=4, act=0, q=Q, double=1, batch=8,
@@ -32,6 +34,12 @@ UPDATES = {
     "sac": kernel(
         "update.sac", program="pearl.algorithms.sac:losses", obs=3, act=1, **TWINS,
         actor=(3, 16, 2), alpha=(0, 1), batch=8, steps=3,
+    ),
+    "ppo": kernel(
+        "update.ppo", program="pearl.algorithms.ppo:losses", **ROLLOUT, epochs=2, batch=8, steps=8,
+    ),
+    "a2c": kernel(
+        "update.a2c", program="pearl.algorithms.a2c:losses", **ROLLOUT, epochs=1, batch=32, steps=1,
     ),
 }  # fmt: skip
 
@@ -58,6 +66,8 @@ def fired(of: Any, variant: str, firings: int, **changes: Any) -> tuple[Any, lis
         ("dqn", {"clip_norm": 0.5, "huber": 1.0}),
         ("td3", {}),
         ("sac", {}),
+        ("ppo", {"clip_norm": 0.5, "anneal": 64.0}),
+        ("a2c", {"rmsprop": (0.99, 1e-5), "anneal": 64.0}),
     ],
 )
 def test_a_graph_computes_what_eager_computes(name: str, changes: Any) -> None:

@@ -20,7 +20,7 @@ NEAR = 1e-5
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_in_cuda_learns_what_the_cpu_learns(name: str) -> None:
-    on_gpu = trained(*gpu_plan(name, LOOPS[name] | {"update": "fused"}), "one", steps=STEPS)
+    on_gpu = trained(*gpu_plan(name, LOOPS[name] | {"update": "graph"}), "one", steps=STEPS)
     assert on_gpu.run.status == "done", on_gpu.run.message
     assert {t.device for t in on_gpu.plan.tasks} == {"gpu"}
     on_cpu = trained(*gpu_plan(name, {}), "one", steps=STEPS)

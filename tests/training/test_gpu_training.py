@@ -20,18 +20,18 @@ from pearl.training.trainer import Trainer
 from pearl_devices import UnsupportedError
 from pearl_devices.gpu import verify
 from pearl_devices.gpu.driver import HostDriver
-from tests.gpu_lanes import LEARNING, a_fault_in_the_targets, gpu_plan
+from tests.gpu_lanes import LEARNING, a_fault_in_the_steps, gpu_plan
 from tests.lanes import differing, spread, told, trained
 
 STEPS, EVERY = 480, 160
-FUSED = {**LEARNING, "update": "fused"}
-CUDA = {**FUSED, "env_step": "cuda"}
+GRAPH = {**LEARNING, "update": "graph"}
+CUDA = {**GRAPH, "env_step": "cuda"}
 ALL = {**CUDA, "inference": "cuda", "replay_insert": "cuda", "replay_sample": "cuda",
        "param_sync": "cuda"}  # fmt: skip
-JUDGING = {"inference": "cuda", "rollout_insert": "cuda", "gae": "cuda", "update": "fused",
+JUDGING = {"inference": "cuda", "rollout_insert": "cuda", "gae": "cuda", "update": "graph",
            "param_sync": "cuda"}  # fmt: skip
 CASES = {"eager": ("dqn", LEARNING), "cuda": ("dqn", CUDA), "all": ("dqn", ALL),
-         "sac": ("sac", FUSED), "ppo": ("ppo", JUDGING)}  # fmt: skip
+         "sac": ("sac", GRAPH), "ppo": ("ppo", JUDGING)}  # fmt: skip
 
 
 def made(case: str, **options: Any) -> Any:
@@ -118,7 +118,7 @@ def test_checkpoints_of_gpu_lanes_and_of_cpu_plans_are_the_same_files(through, t
 
 
 def test_a_fault_in_a_cuda_source_changes_what_is_trained(through: Any, monkeypatch: Any) -> None:
-    a_fault_in_the_targets(monkeypatch)
+    a_fault_in_the_steps(monkeypatch)
     run = trained(*made("cuda"), "one", steps=STEPS)
     assert "learner.q" in differing(through["cuda"], run)
 
@@ -126,9 +126,9 @@ def test_a_fault_in_a_cuda_source_changes_what_is_trained(through: Any, monkeypa
 def test_a_device_that_computes_wrongly_is_refused_before_the_first_run_on_it(
     monkeypatch: Any, tmp_path: Path
 ) -> None:
-    a_fault_in_the_targets(monkeypatch)
+    a_fault_in_the_steps(monkeypatch)
     monkeypatch.setattr(verify, "cache_folder", lambda: tmp_path)
-    wrong = r"device gpu: update\.dqn fused: \S+ differs from the CPU's by(.|\n)*limits\.pin"
+    wrong = r"device gpu: env_step cuda: \S+ differs from the CPU's by(.|\n)*limits\.pin"
     with pytest.raises(SpecError, match=wrong):
         trained(*made("cuda"), "one", steps=STEPS)
 
@@ -143,11 +143,11 @@ class AcceleratorError(RuntimeError):
 ERRORS = {
     "full": (
         torch.OutOfMemoryError("CUDA out of memory"),
-        r"^cpu: kernel update\.dqn: its memory is full, with \d+ bytes .*make the replay",
+        r"^cpu: kernel env_step: its memory is full, with \d+ bytes .*make the replay",
     ),
     "lost": (
         AcceleratorError("CUDA error: unspecified launch failure"),
-        r"^cpu: kernel update\.dqn: the device is lost \(CUDA error: unspecified launch failure\);"
+        r"^cpu: kernel env_step: the device is lost \(CUDA error: unspecified launch failure\);"
         r" the last checkpoint is untouched: .*--resume",
     ),
 }
@@ -171,7 +171,7 @@ def test_a_device_that_fails_ends_the_run_in_a_sentence(case, hosting, monkeypat
         return fail
 
     monkeypatch.setattr(HostDriver, "prepare_launch", failing)
-    trainer = trained(*gpu_plan("dqn", FUSED), hosting, steps=STEPS, out=tmp_path)
+    trainer = trained(*gpu_plan("dqn", CUDA), hosting, steps=STEPS, out=tmp_path)
     assert trainer.run.status == "failed"
     assert re.search(told_so, trainer.run.message), trainer.run.message
 
@@ -189,6 +189,6 @@ def test_a_run_whose_arrays_find_no_room_ends_before_it_begins(monkeypatch: Any)
 def test_a_variant_that_a_gpu_does_not_have_is_refused_by_name() -> None:
     system, plan = gpu_plan("dqn")
     tasks = tuple(replace(t, variant="fusion") if t.task == "update" else t for t in plan.tasks)
-    wrong = r"update runs as 'fusion' on gpu, which offers .*'eager'.*'fused'"
+    wrong = r"update runs as 'fusion' on gpu, which offers .*'eager'.*'graph'"
     with pytest.raises(SpecError, match=wrong):
         compile_plan(system, replace(plan, tasks=tasks), check=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pearl_devices.base import Buffers, Call, Device, FigureError, UnsupportedError
 from pearl_devices.device_kind import Refused
+from pearl_devices.fpga.kernels import ENGINES
 from pearl_devices.fpga.learner import LearnerProgram
 from pearl_devices.fpga.logic import Logic, learner_logic, logic_misfit
 from pearl_devices.fpga.program import LATENCY, Shape
@@ -82,9 +83,7 @@ def _learner(kernel: Kernel, shape: Shape, *rows: int) -> LearnerProgram | str:
 
     rows: of a sub-batch; without it, the batch is whole.
     """
-    functions = kind_of(kernel).fpga
-    assert functions is not None
-    make: Callable[..., LearnerProgram] = resolve_name(functions[0])
+    make: Callable[..., LearnerProgram] = resolve_name(ENGINES[kernel.kind][0])
     try:
         return make(kernel, shape, *rows)
     except ValueError as error:
@@ -208,13 +207,14 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
         return Refused("no design computes torch modules")
     if kind.structure == "copy":
         return (("copy", 1),)
-    if kind.structure in ("network", "gradient") and kind.fpga is None and not is_released(device):
+    learns = kind.structure in ("network", "gradient")
+    if learns and kernel.kind not in ENGINES and not is_released(device):
         return Refused(f"the engines compute DQN and DDPG; {kernel.kind} runs on CPUs and GPUs")
     if kind.stochastic:
         return Refused("no design draws random numbers")
     if is_released(device):
         return _released(kernel, device)
-    if kind.structure in ("network", "gradient"):
+    if learns:
         return _arrays(kernel, device)
     if kernel.dims.get("stack") or kernel.dims.get("units"):
         return Refused(FRAMES)
@@ -297,8 +297,8 @@ def bind(kernel: Kernel, variant: str, buffers: Buffers) -> Call:
         UnsupportedError: the variant is no engine of a simulated FPGA.
     """
     array, _ = _sizes(variant)
-    if array and (functions := kind_of(kernel).fpga):
-        twin: Callable[..., Call] = resolve_name(functions[1])
+    if array and kernel.kind in ENGINES:
+        twin: Callable[..., Call] = resolve_name(ENGINES[kernel.kind][1])
         return twin(kernel, buffers, array)
     if variant == "integer-tree":
         from pearl_devices.primitives.fpga import tree

@@ -25,6 +25,7 @@ from pearl_devices.fpga.bench import (
     stream_of,
 )
 from pearl_devices.fpga.design import Design, make_files, write_commands
+from pearl_devices.fpga.kernels import ENGINES
 from pearl_devices.fpga.learner import LearnerProgram, transfer
 from pearl_devices.fpga.logic import learner_logic
 from pearl_devices.fpga.program import Instruction
@@ -79,9 +80,7 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
 
     Keys: program (8 words of 32 bits per instruction), settings, stream, golden_out, golden_td.
     """
-    kind = kind_of(kernel)
-    assert kind.fpga is not None
-    one = kind.kernel({**kernel.dims, "steps": 1})
+    one = kind_of(kernel).kernel({**kernel.dims, "steps": 1})
     arrays, rng = allocate([one]), np.random.default_rng(0)
     fill(learner, arrays, rng)
     draw(learner, arrays, rng)
@@ -95,7 +94,7 @@ def golden(kernel: Kernel, learner: LearnerProgram) -> dict[str, Words]:
 
     rows = parameters_of("BTMV") + (make_bound_rows(arrays) if learner.action else [])
     stream = np.concatenate([stream_of(learner, rows), batch_stream(learner, arrays, 1)])
-    resolve_name(kind.fpga[1])(one, arrays, learner.shape.array)()
+    resolve_name(ENGINES[kernel.kind][1])(one, arrays, learner.shape.array)()
     settings = np.zeros((16, 1), np.float32)
     numbers = make_settings(learner, arrays)
     settings[: len(SETTINGS), 0] = [numbers[name] for name in SETTINGS]

@@ -1,9 +1,9 @@
 """GPUs: NVIDIA's through CUDA, other vendors' through torch only.
 
-Variants: `eager` (the torch programs of the CPU, operator by operator), `cuda` (hand-written, a
-firing in one or a few launches), `fused` (hand-written, all gradient steps of a firing in one
-launch on one streaming multiprocessor). Torch variants also run on other vendors' GPUs that torch
-drives. The records of the kinds list their variants.
+Variants: `eager` (the torch programs of the CPU, operator by operator), `graph` (the same, all
+gradient steps of a firing recorded and replayed as one launch), `cuda` (hand-written, a firing in
+one or a few launches). Torch variants also run on other vendors' GPUs that torch drives. The
+records of the kinds and the table of `gpu.kernels` list the variants.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pearl_devices.kernel import Kernel
 WIDTH_UNIT = "sm"  # a streaming multiprocessor
 SIMULATED = False
 DRAWS_BY_WORK = True
+MOVED_BYTES = "pearl_estimators.gpu.queue:moved_bytes"
 LAUNCHED_BY_HOST = True  # the speed of the host's core determines how fast operators start
 ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
-COUNTER = "pearl_estimators.energy:nvml"
+COUNTER = "pearl_estimators.gpu.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:time_gpu_here"
 VERIFY = "pearl_devices.gpu.verify:verify"
 
@@ -29,6 +30,13 @@ def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     from pearl_devices.gpu.binding import list_ways
 
     return list_ways(kernel, device)
+
+
+def on_host(kernel: Kernel, variant: str) -> tuple[str, ...]:
+    """Return the arrays that a variant keeps in the host's memory."""
+    from pearl_devices.gpu import kernels
+
+    return kernels.on_host(kernel, variant)
 
 
 def memory(number: int) -> DeviceMemory:

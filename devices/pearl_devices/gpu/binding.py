@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.device_kind import Refused
+from pearl_devices.gpu.kernels import written_for
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 EAGER = {"torch": "eager", "torch-bf16": "eager-bf16"}
 """Variant of torch on a CPU → variant with the same program over device tensors."""
-
-ONE_SM = ("fused",)
-"""Variants that run on one streaming multiprocessor; others take all of them."""
 
 TURNS = "loop."
 """Host arrays that the runtime writes before or during a call."""
@@ -37,24 +35,20 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
 
 def handwritten_variants(kernel: Kernel) -> dict[str, Variant]:
     """Return the hand-written GPU variants that can run `kernel`, by name."""
-    found = kind_of(kernel).cuda
+    found = written_for(kernel)
     return {n: v for n, v in found.items() if v.fits(kernel) and not kernel.modules}
 
 
 def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
     """Return the ways to run `kernel` as (variant, streaming multiprocessors)."""
     able = (*torch_variants(kernel), *handwritten_variants(kernel))
-    return (
-        _refused(kernel)
-        if not able
-        else tuple((name, 1 if name in ONE_SM else device.width) for name in able)
-    )
+    return _refused(kernel) if not able else tuple((name, device.width) for name in able)
 
 
 def _refused(kernel: Kernel) -> Refused:
     """Return why no variant is offered."""
     kind = kind_of(kernel)
-    known = (*(EAGER[name] for name in kind.variants if name in EAGER), *kind.cuda)
+    known = (*(EAGER[name] for name in kind.variants if name in EAGER), *written_for(kernel))
     if not known:
         return Refused(f"kernel {kernel.kind} has neither a torch program nor CUDA code")
     what = "torch modules" if kernel.modules else "these sizes and options"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from pearl_devices.base import Call, UnsupportedError
 from pearl_devices.gpu.driver import Arrays, Driver
+from pearl_devices.gpu.kernels import BLOCK
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE
-from pearl_devices.kernels.environments import BLOCK, has_native
+from pearl_devices.kernels.environments import has_native
 from pearl_devices.primitives import NATIVE_ENVS
 
 IN_SOURCE = (

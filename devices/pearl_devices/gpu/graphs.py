@@ -1,7 +1,8 @@
 """The variant `graph`: all gradient steps of a firing, recorded once and replayed as one launch.
 
-Numbers that change between firings lie in tensors that are written before a replay: the batches,
-the random numbers, and a row per step for Adam and the target (`Learner.pace`). All other numbers
+Numbers that change between firings lie in tensors that are written before a replay: the batches or
+the order of a rollout's rows, the random numbers, and a row per step for the optimiser and the
+target (`Learner.pace`). All other numbers
 of the loss are those of the recording. A loss may read `hyper.step` only modulo `policy_delay`;
 each remainder has its own graph. If a loss cannot be recorded, firings run operator by operator, as
 `eager`, and the call's `note` gives the reason.
@@ -18,11 +19,12 @@ from torch import Tensor
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver
-from pearl_devices.gpu.streams import streams_of
+from pearl_devices.gpu.streams import Graph, streams_of
 from pearl_devices.kernel import Kernel
 from pearl_devices.primitives.math import rng
+from pearl_devices.primitives.torch import off_policy, on_policy
 from pearl_devices.primitives.torch.off_policy import GradientSteps
-from pearl_devices.primitives.torch.off_policy import bind_update as bind_eager
+from pearl_devices.primitives.torch.on_policy import RolloutSteps, count_step, rates_of
 
 
 class Remainder:
@@ -115,13 +117,7 @@ class Recording:
 
         hyper.noise = self._noise
         self._steps.begin()
-        kept = {n: a.clone() for n, a in arrays.items() if isinstance(a, Tensor)}
-        try:
-            work()  # a trial, which finds the draws and makes everything that a first use makes
-            self._graph.capture(work)
-        finally:  # the trial and the recording have changed the arrays
-            for name, array in kept.items():
-                arrays[name].copy_(array)
+        _record(self._graph, work, arrays)
 
     def fire(self) -> None:
         """Begin all gradient steps."""
@@ -141,6 +137,57 @@ class Recording:
         self._graph.replay()
 
 
+class RolloutRecording:
+    """All gradient steps on a rollout as a graph."""
+
+    def __init__(self, kernel: Kernel, arrays: Arrays, device: torch.device) -> None:
+        self._arrays = dict(arrays)
+        self._steps = RolloutSteps(kernel, self._arrays)
+        learners, epochs = self._steps.learners, kernel.dim("epochs")
+        count, rows = self._steps.count, self._steps.epoch_rows
+        self._orders = torch.arange(rows, device=device).repeat(epochs, 1)
+        self._paces = torch.ones(count, len(learners), 2, device=device)
+        self._graph = streams_of(device).make_graph()
+        minibatches = [c for order in self._orders for c in order.split(self._steps.size)]
+
+        def work() -> None:
+            for number, chosen in enumerate(minibatches):
+                for row, learner in zip(self._paces[number], learners.values(), strict=True):
+                    learner.pace, learner.taken = row, 0
+                whole = self._steps.step(chosen, [0.0] * len(learners))
+                if not whole or any(learner.taken != 1 for learner in learners.values()):
+                    raise ValueError("a minibatch of its loss is not one step of the optimiser")
+
+        self._steps.begin()
+        _record(self._graph, work, arrays)
+
+    def fire(self) -> None:
+        """Begin all gradient steps."""
+        arrays, learners, steps = self._arrays, self._steps.learners, self._steps
+        rates = rates_of(learners, arrays, int(arrays["learner.step"][0]))
+        paces = np.ones(tuple(self._paces.shape), np.float32)
+        for number in range(steps.count):
+            arrays["learner.step"][0] += 1
+            for at, (learner, rate) in enumerate(zip(learners.values(), rates, strict=True)):
+                paces[number, at] = count_step(learner, rate, arrays)
+        self._paces.copy_(torch.from_numpy(paces))
+        self._orders.copy_(torch.from_numpy(np.stack([o.copy() for o in steps.orders()])))
+        arrays["rng.update"][1] += np.uint64(1)
+        self._graph.replay()
+
+
+def _record(graph: Graph, work: Callable[[], None], arrays: Arrays) -> None:
+    """Record `work` after a trial, which finds the draws and makes everything that a first use
+    makes; the arrays stay as they were."""
+    kept = {n: a.clone() for n, a in arrays.items() if isinstance(a, Tensor)}
+    try:
+        work()
+        graph.capture(work)
+    finally:
+        for name, array in kept.items():
+            arrays[name].copy_(array)
+
+
 class GraphedUpdate:
     """The call of update.* by graphs. note: the reason if it has no graph; else empty."""
 
@@ -148,18 +195,30 @@ class GraphedUpdate:
         self.note = ""
         self._kernel, self._arrays, self._device = kernel, arrays, device
         self._period = kernel.dim("policy_delay") if "policy_delay" in kernel.dims else 1
-        self._graphs: dict[int, Recording] = {}
+        self._graphs: dict[int, Recording | RolloutRecording] = {}
         self._eager: Call | None = None
+
+    def _recorded(self, first: int) -> Recording | RolloutRecording:
+        if "horizon" in self._kernel.dims:
+            return RolloutRecording(self._kernel, self._arrays, self._device)
+        return Recording(self._kernel, self._arrays, first, self._period, self._device)
+
+    def _bind_eager(self) -> Call:
+        if "horizon" in self._kernel.dims:
+            return on_policy.bind_update(self._kernel, dict(self._arrays))
+        return off_policy.bind_update(self._kernel, dict(self._arrays))
 
     def __call__(self) -> None:
         if self._eager is not None:
             self._eager()
             return
+        if self._arrays["loop.stop"][1] > 0:  # a part of this firing has run before
+            self._bind_eager()()
+            return
         first = (int(self._arrays["learner.step"][0]) + 1) % self._period
         if first not in self._graphs:
-            given = self._kernel, self._arrays, first, self._period, self._device
             try:
-                self._graphs[first] = Recording(*given)
+                self._graphs[first] = self._recorded(first)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
@@ -168,12 +227,12 @@ class GraphedUpdate:
                     f"kernel {self._kernel.kind} runs as eager in place of graph: its gradient "
                     f"steps cannot be recorded ({why:.300})"
                 )
-                self._eager = bind_eager(self._kernel, dict(self._arrays))
+                self._eager = self._bind_eager()
                 self._eager()
                 return
         self._graphs[first].fire()
 
 
 def bind_update(kernel: Kernel, arrays: Arrays, driver: Driver) -> Call:
-    """Bind update.* of an algorithm with a replay."""
+    """Bind update.* of an algorithm with a replay or a rollout."""
     return GraphedUpdate(kernel, arrays, driver.device)

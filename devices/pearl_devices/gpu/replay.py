@@ -11,10 +11,11 @@ from typing import Any
 
 from pearl_devices.base import Call
 from pearl_devices.gpu.driver import Arrays, Driver, Launch
+from pearl_devices.gpu.kernels import lanes, phases
 from pearl_devices.gpu.program import Program
 from pearl_devices.gpu.streams import STREAMED
 from pearl_devices.kernel import Kernel
-from pearl_devices.kernels.replay import lanes, phases, tree_levels
+from pearl_devices.kernels.replay import tree_levels
 
 RING = Program("replay.cu")
 

@@ -34,6 +34,7 @@ from pearl_devices.base import (
 from pearl_devices.buffers import specs
 from pearl_devices.cache_folder import cache_folder
 from pearl_devices.gpu.binding import handwritten_variants
+from pearl_devices.gpu.kernels import on_host
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.examples import HORIZON, fill_arrays, loops
@@ -166,7 +167,7 @@ def _is_wanted(kernel: Kernel, variant: str, only: Callable[[Kernel, str], bool]
     same as the native one, with arrays in another place."""
     if only is None:
         return variant not in OPT_IN_VARIANTS
-    same = variant not in OPT_IN_VARIANTS or kind_of(kernel).on_host(kernel, variant)
+    same = variant not in OPT_IN_VARIANTS or on_host(kernel, variant)
     return bool(same) and only(kernel, variant)
 
 

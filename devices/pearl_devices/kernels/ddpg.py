@@ -26,17 +26,15 @@ _LEARN = {
     "native": primitive("updates.ddpg:bind_learn"),
     "native-pair": primitive("updates.ddpg_pair:bind_learn", cores=2),
 }
-INFERENCE = off_policy.inference("ddpg", stochastic=False, networks=_networks, fpga=True)
+INFERENCE = off_policy.inference("ddpg", stochastic=False, networks=_networks)
 UPDATE = off_policy.update(
     "ddpg",
     _passes,
     variants={**_LEARN, **off_policy.TORCH, **off_policy.BFLOAT16},
-    in_one_launch=True,
     stochastic=False,
     loss_operations=18,
     example="pearl.algorithms.ddpg:losses",
     networks=_networks,
-    fpga=True,
 )
 LEARN = off_policy.learn(UPDATE, _LEARN)
 ITERATION = off_policy.iteration("actor", INFERENCE, LEARN)

@@ -26,21 +26,17 @@ def _networks(
     return {"q": (obs, *hidden, outputs + duelling), **more, "double": int(rng.integers(2))}
 
 
-INFERENCE = off_policy.inference(
-    "dqn", stochastic=False, actions="discrete", networks=_networks, fpga=True
-)
+INFERENCE = off_policy.inference("dqn", stochastic=False, actions="discrete", networks=_networks)
 UPDATE = off_policy.update(
     "dqn",
     _passes,
     variants={"native": primitive("updates.dqn:bind_update"), **off_policy.TORCH},
-    in_one_launch=True,
     stochastic=False,
     loss_operations=16,
     example="pearl.algorithms.dqn:losses",
     actions="discrete",
     networks=_networks,
     averaged=True,
-    fpga=True,
 )
 LEARN = off_policy.learn(UPDATE, {"native": primitive("updates.dqn:bind_learn")})
 ITERATION = off_policy.iteration("q", INFERENCE, LEARN)

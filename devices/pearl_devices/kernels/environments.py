@@ -7,12 +7,9 @@ from importlib.util import find_spec
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import EPISODES, STATE, actions, step
 from pearl_devices.kernels.counting import F32, action_bytes
-from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.system import host_system
-
-BLOCK = 256
-"""Environments per block of GPU threads. With several blocks, a second launch ends the step."""
 
 
 def has_native(k: Kernel) -> bool:
@@ -101,13 +98,6 @@ ENV_STEP = KernelKind(
         "gymnasium": primitive("envs.gym_envs:bind_step", fits=_named),
         "processes": primitive("envs.gym_processes:bind_step", fits=_alone),
         "envpool": primitive("envs.envpool_envs:bind_step", fits=_envpool),
-    },
-    cuda={
-        "cuda": Variant(
-            "pearl_devices.gpu.environments:bind_step",
-            fits=has_native,
-            launches=lambda k: 1 + (k.dim("envs") > BLOCK),
-        )
     },
 )
 """Sizes: envs, obs, act; normalise_obs and normalise_reward (1 if it normalises,

@@ -28,7 +28,6 @@ from pearl_devices.kernels.counting import (
     sum_of,
 )
 from pearl_devices.kernels.environments import ENV_STEP, has_native
-from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.param_sync import PARAM_SYNC
 from pearl_devices.kernels.record import (
     KernelKind,
@@ -108,12 +107,9 @@ def inference(
     stochastic: bool = True,
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
-    fpga: bool = False,
 ) -> KernelKind:
-    """Return the kind that acts. native: `primitives.updates.<name>` and, in CUDA,
-    `gpu.acting:bind_<name>` implement it. fpga: `primitives.fpga.acting:bind_<name>` does."""
+    """Return the kind that acts. native: `primitives.updates.<name>` implements it."""
     variants = {"native": primitive(f"updates.{name}:bind_inference")} if native else {}
-    cuda = {"cuda": Variant(f"pearl_devices.gpu.acting:bind_{name}")}
     return KernelKind(
         name=f"inference.{name}",
         structure="network",
@@ -136,8 +132,6 @@ def inference(
             **variants,
             "torch": primitive("torch.off_policy:bind_inference", on_host=is_outside_network),
         },
-        cuda=cuda if native else {},
-        fpga=engine("acting", f"acting:bind_{name}") if fpga else None,
     )
 
 
@@ -146,9 +140,6 @@ def has_loss(k: Kernel) -> bool:
     return k.program is not None
 
 
-GRAPH = {
-    "graph": Variant("pearl_devices.gpu.graphs:bind_update", fits=has_loss, on_host=holds_numbers)
-}
 TORCH = {"torch": primitive("torch.off_policy:bind_update", fits=has_loss, on_host=holds_numbers)}
 BFLOAT16 = {
     "torch-bf16": primitive(
@@ -161,17 +152,11 @@ def _assumed(k: Kernel) -> Mapping[str, Passes]:
     return dict.fromkeys(k.networks, Passes(2, 1))
 
 
-def engine(program: str, twin: str) -> tuple[str, str]:
-    """Names of the functions of an engine of the simulated FPGA (`KernelKind.fpga`)."""
-    return f"pearl_devices.fpga.learner:of_{program}", f"pearl_devices.primitives.fpga.{twin}"
-
-
 def update(
     name: str,
     passes: Counted | None = None,
     *,
     variants: Mapping[str, Variant] = TORCH,
-    in_one_launch: bool = False,
     hyper: Mapping[str, int] | None = None,
     stochastic: bool = True,
     period: str | None = None,
@@ -181,17 +166,14 @@ def update(
     actions: Literal["discrete", "continuous"] = "continuous",
     networks: Networks | None = None,
     averaged: bool = False,
-    fpga: bool = False,
 ) -> KernelKind:
     """Return the kind that takes gradient steps.
 
     passes: None if nobody counted them. Each network is then assumed to run forward twice (loss and
         target) and backward once.
-    in_one_launch: one block of GPU threads can take all gradient steps (`kernels.fused`).
     hyper: further constants, hyper.<name> → number of values.
     stochastic: a gradient step draws random numbers.
     period: name of the size that gives the number of gradient steps after which passes repeat.
-    fpga: the simulated FPGA's learner has a program for it, and `primitives.fpga.<name>` a twin.
     """
     counted = passes or _assumed
 
@@ -242,8 +224,6 @@ def update(
         actions=actions,
         networks=networks,
         variants=variants,
-        cuda={**GRAPH, **(fused(name) if in_one_launch else {})},
-        fpga=engine(name, f"{name}:bind_update") if fpga else None,
     )
 
 

@@ -31,7 +31,6 @@ from pearl_devices.kernels.counting import (
     sum_of,
 )
 from pearl_devices.kernels.environments import ENV_STEP, has_native
-from pearl_devices.kernels.fused import fused
 from pearl_devices.kernels.off_policy import (
     acting_arrays,
     acting_products,
@@ -56,11 +55,6 @@ LANES = 16
 def is_dense(k: Kernel) -> bool:
     """Whether all its networks are dense layers."""
     return not k.modules
-
-
-def is_unfactored(k: Kernel) -> bool:
-    """Whether an action is one discrete choice or continuous."""
-    return not k.dims.get("choices")
 
 
 def _passes(k: Kernel) -> Mapping[str, Passes]:
@@ -108,7 +102,6 @@ INFERENCE = KernelKind(
         "native": primitive("updates.policies:bind_inference", fits=is_dense),
         "torch": primitive("torch.on_policy:bind_inference", on_host=is_outside_network),
     },
-    cuda={"cuda": Variant("pearl_devices.gpu.acting:bind_ppo", fits=is_unfactored)},
 )
 
 
@@ -216,7 +209,6 @@ def update(
         horizons=horizons,
         minibatches=minibatches,
         variants={**variants, "torch": torch},
-        cuda=fused("ppo") if native else {},
     )
 
 

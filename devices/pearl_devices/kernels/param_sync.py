@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.counting import F32
-from pearl_devices.kernels.record import KernelKind, Spec, Variant, Work, primitive
+from pearl_devices.kernels.record import KernelKind, Spec, Work, primitive
 
 
 def _work(k: Kernel) -> Work:
@@ -31,9 +31,5 @@ PARAM_SYNC = KernelKind(
     sends=("policy.",),
     repeatable=True,
     variants={"native": primitive("math.nets:bind_sync")},
-    cuda={
-        "eager": Variant("pearl_devices.gpu.binding:bind_sync"),
-        "cuda": Variant("pearl_devices.gpu.rollouts:bind_sync"),
-    },
 )
 """Sizes: params; X and Y, the sizes of two networks, if `args["network"]` is X+Y."""

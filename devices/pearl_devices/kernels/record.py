@@ -109,14 +109,12 @@ class Variant:
     fits: whether it can run a kernel of the kind.
     on_host: array name → whether the array stays in the host's memory, for variants that also run
         on device tensors. Such arrays are counters and constants, or rows that kernels read there.
-    launches: number of CUDA launches of one firing.
     """
 
     function: str | Callable[[Kernel], str]
     cores: int = 1
     fits: Callable[[Kernel], bool] = always
     on_host: Callable[[str], bool] = nowhere
-    launches: Callable[[Kernel], float] = once
 
     def program(self, kernel: Kernel) -> str:
         """Return the `module:function` for this kernel."""
@@ -160,12 +158,9 @@ class KernelKind:
 
     arrays: kernel → name → (shape, dtype) of every array that a firing reads or writes.
     writes: the arrays that it writes, by name or by a prefix that ends in a dot.
-    variants: name → implementation on a CPU, preferred first. A `module:function` is enough. The
+    variants: name → implementation on a CPU, preferred first; other device kinds have tables of
+        their own. A `module:function` is enough. The
         variant `python` is called in every firing, with the kernel and its arrays by name.
-    cuda: name → implementation in CUDA. Its function takes the kernel, the device arrays by name
-        (`gpu.driver.Arrays`) and the driver, and returns the call of one firing.
-    fpga: two `module:function` of a kind that the simulated FPGA computes: kernel and shape → the
-        engine's program; kernel, arrays and size of the array → the call of its bit-exact model.
     name: the value of `Kernel.kind`, `family` or `family.algorithm`; given for user-defined kinds.
     structure: what it computes, one of STRUCTURES.
     word: name of a call in reports, a verb or noun of the field; empty: the name of its task.
@@ -211,8 +206,6 @@ class KernelKind:
     arrays: Callable[[Kernel], dict[str, Spec]]
     writes: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    cuda: Mapping[str, Variant] = field(default_factory=dict)
-    fpga: tuple[str, str] | None = None
     name: str = ""
     structure: Structure = "own"
     word: str = ""
@@ -248,7 +241,6 @@ class KernelKind:
     def __post_init__(self) -> None:
         named = {n: Variant(v) if isinstance(v, str) else v for n, v in self.variants.items()}
         object.__setattr__(self, "variants", MappingProxyType(named))
-        object.__setattr__(self, "cuda", MappingProxyType(dict(self.cuda)))
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -301,11 +293,6 @@ class KernelKind:
     def written(self, arrays: Iterable[str]) -> tuple[str, ...]:
         """Return the arrays among `names` that a firing writes."""
         return select_arrays(arrays, self.writes)
-
-    def on_host(self, kernel: Kernel, variant: str) -> tuple[str, ...]:
-        """Return the arrays that a CUDA variant keeps in the host's memory."""
-        found = self.cuda.get(variant)
-        return tuple(n for n in self.arrays(kernel) if found.on_host(n)) if found else ()
 
     def sent(self, kernel: Kernel) -> tuple[str, ...]:
         """Return the arrays that a firing of `kernel` sends as a message."""

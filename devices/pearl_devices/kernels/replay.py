@@ -9,8 +9,6 @@ per 1.0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels.arrays import flags, step, stored, transition
@@ -166,55 +164,6 @@ def _of_ring(function: str) -> Variant:
     return Variant(where)
 
 
-DRAWN_BY = ("tree", "priority", "cursor", "beta", "clock", "last_row")
-"""Arrays replay.X that help to draw and find rows; the other arrays hold the rows."""
-
-
-def _is_row(name: str) -> bool:
-    """Whether an array holds rows; rows may stay in the host's memory while a GPU draws."""
-    owner, _, column = name.partition(".")
-    return owner == "replay" and column not in DRAWN_BY
-
-
-def _in_cuda(function: str, launches: Callable[[Kernel], float]) -> dict[str, Variant]:
-    """The CUDA variants of `_of_ring`: all arrays on the GPU, or the rows in the host's memory."""
-
-    def where(k: Kernel) -> str:
-        module = "frames" if k.dims.get("stack") else "replay"
-        return f"pearl_devices.gpu.{module}:{function}"
-
-    cuda = Variant(where, launches=launches, fits=lambda k: not k.dims.get("units"))
-    return {"cuda": cuda, "host-rows": replace(cuda, on_host=_is_row)}
-
-
-ONE_BLOCK_LANES = 8192
-"""Most lanes with which one block writes a batch's priorities in one launch; with more, each level
-is a launch of many blocks."""
-
-WHOLE_NODES = 1024
-"""Levels of the sum tree with at most this many nodes are recomputed completely, in one block."""
-
-
-def lanes(fanout: int) -> int:
-    """Lanes of a warp that share a node; as `lanes_of` in sum_tree.cuh."""
-    return fanout if fanout in (8, 16) else 1
-
-
-def phases(kernel: Kernel) -> tuple[int, int, bool]:
-    """Return how a batch's priorities are written: number of tree levels that are recomputed
-    completely, number of phases, and whether one launch does all phases."""
-    levels = tree_levels(kernel.dim("capacity"), kernel.dim("fanout"))
-    whole = sum(width <= WHOLE_NODES for width in levels[:-1])
-    width = kernel.dim("steps") * kernel.dim("batch") * lanes(kernel.dim("fanout"))
-    return whole, len(levels) - whole + 2, width <= ONE_BLOCK_LANES
-
-
-def _priority_launches(kernel: Kernel) -> float:
-    """CUDA launches of a firing of replay_update."""
-    _, count, at_once = phases(kernel)
-    return 1 if at_once else count
-
-
 REPLAY_INSERT = KernelKind(
     name="replay_insert",
     structure="insert",
@@ -227,7 +176,6 @@ REPLAY_INSERT = KernelKind(
     side="acts",
     accesses=lambda k: k.dim("envs") * (1.0 + _decisions(k)),
     variants={"native": _of_ring("bind_insert")},
-    cuda=_in_cuda("bind_insert", lambda k: 2.0 if k.dims.get("stack") else 1.0),
 )
 
 REPLAY_SAMPLE = KernelKind(
@@ -243,7 +191,6 @@ REPLAY_SAMPLE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * (k.dim("n_step") + _decisions(k)),
     variants={"native": _of_ring("bind_sample")},
-    cuda=_in_cuda("bind_sample", lambda k: 2.0 if is_prioritised(k) else 1.0),
 )
 """Further sizes: batch, steps, n_step."""
 
@@ -259,6 +206,5 @@ REPLAY_UPDATE = KernelKind(
     side="learns",
     accesses=lambda k: k.dim("batch") * k.dim("steps") * _decisions(k),
     variants={"native": primitive("replay.ring:bind_priorities")},
-    cuda={"cuda": Variant("pearl_devices.gpu.replay:bind_priorities", launches=_priority_launches)},
 )
 """Sizes: batch, steps, capacity, fanout."""

@@ -135,12 +135,6 @@ ROLLOUT_INSERT = KernelKind(
         "native": Variant(_native_insert),
         "torch": primitive("torch.on_policy:bind_insert", on_host=holds_numbers),
     },
-    cuda={
-        "cuda": Variant(
-            "pearl_devices.gpu.rollouts:bind_insert",
-            fits=lambda k: not (k.dims.get("choices") or k.dims.get("units")),
-        )
-    },
 )
 
 GAE = KernelKind(
@@ -156,12 +150,5 @@ GAE = KernelKind(
     variants={
         "native": primitive("replay.rollouts:bind_advantages"),
         "torch": primitive("torch.on_policy:bind_advantages", on_host=holds_numbers),
-    },
-    cuda={
-        "cuda": Variant(
-            "pearl_devices.gpu.rollouts:bind_advantages",
-            fits=lambda k: not (k.dims.get("ahead") or k.dims.get("units")),
-            launches=lambda k: 2,
-        )
     },
 )

@@ -36,7 +36,6 @@ UPDATE = off_policy.update(
     "sac",
     _passes,
     variants={**_LEARN, **off_policy.TORCH, **off_policy.BFLOAT16},
-    in_one_launch=True,
     hyper={"target_entropy": 1},
     loss_operations=60,
     # Clamp, deviation, density and squashed action of a sample, and their gradients.

@@ -38,7 +38,6 @@ UPDATE = off_policy.update(
     "td3",
     _passes,
     variants={**_LEARN, **off_policy.TORCH, **off_policy.BFLOAT16},
-    in_one_launch=True,
     hyper={"smoothing": 2},
     period="policy_delay",
     loss_operations=32,

@@ -22,6 +22,7 @@ from functools import cache
 from pearl_devices import Device, Kernel
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.counting import size
+from pearl_estimators.roofline import base_variant
 
 F32 = 4
 TILES = ((32, 32, 0.5), (64, 64, 0.75), (128, 64, 1.0))
@@ -209,3 +210,11 @@ def queue(
     if rest_s > others_s:
         return Queue(operators, start_s, compute_s + rest_s, memory_s, moved)
     return Queue(operators, start_s, compute_s, memory_s + others_s, moved)
+
+
+def moved_bytes(kernel: Kernel, device: Device, variant: str, width: int) -> float:
+    """Return the bytes that one firing moves: for torch's variants, those of every operator; else
+    the kernel's own arrays."""
+    if base_variant(variant) in ("eager", "graph"):
+        return queue(kernel, device, width, alone=False).bytes
+    return kernel.bytes_in + kernel.bytes_out

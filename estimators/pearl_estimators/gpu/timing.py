@@ -25,11 +25,10 @@ from pearl_estimators.gpu.calibration import (
     store_gpu,
 )
 from pearl_estimators.gpu.operators import Operation
-from pearl_estimators.gpu.variants import Copies, Starts
+from pearl_estimators.gpu.variants import Copies, Starts, launches
 from pearl_estimators.host.benchmark_kernels import fill
 from pearl_estimators.host.random_kernels import DRAWS, draw_kernels
 from pearl_estimators.host.timer import time_call
-from pearl_estimators.roofline import launches
 
 MANY, FEW = 64, 8
 """Operators in a row that are timed as one."""

@@ -2,9 +2,7 @@
 
 eager: torch starts operator by operator, and the GPU executes them in the meantime; with small
 operators the host is slower. graph: the same operators, started once. cuda: hand-written, a launch
-    or
-a few. fused: one launch on one streaming multiprocessor (SM), which works in its shared memory.
-`gpu.queue` gives the operators' work of the first two.
+or a few. `gpu.queue` gives the operators' work of the first two.
 """
 
 from __future__ import annotations
@@ -12,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pearl_devices import Device, Kernel
+from pearl_devices.gpu.kernels import written_for
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.queue import RATES, Rates, clock_hz, queue
-from pearl_estimators.roofline import ROOFLINE, Band, base_variant, launches, of_terms
+from pearl_estimators.roofline import ROOFLINE, Band, base_variant, of_terms
 
 KERNEL_BAND = Band(1.8, 2.0)
 """Encloses nine in ten published times whose sources were left out of the fit
@@ -24,9 +23,6 @@ BY_HAND_BAND = Band(3.0, 4.0)  # assumed: these kernels have not been timed yet
 FLOAT64_SHARE = 1 / 64  # of float32's peak without a figure: NVIDIA's GeForce (whitepaper GA102)
 CHAIN = 8.0  # cycles between two dependent operations of a thread: assumed
 WAIT_S = 0.5e-6  # one dependent memory access: assumed, 400 to 800 cycles
-SHARED_BYTES_PER_CYCLE = 128.0  # of one SM (CUDA C++ Programming Guide, shared memory, 32 banks)
-SHARED_BYTES_PER_FLOP = 1.0  # of a product whose threads hold 4 x 4 results: 8 numbers, 16 sums
-PHASE_S = 0.3e-6  # one operator of a fused kernel, from barrier to barrier: assumed, 500 cycles
 LATER_S = 2.1e-6
 """A launch while the GPU is busy: published are 1.6 (A100), 2.4 (GTX 1660 Ti), 3.3 (CUDA.jl) and 4
 to 6 us (RTX 5070 Ti); fitted to them (`python -m benchmarks.estimators published`)."""
@@ -99,6 +95,15 @@ def starts_of(device: Device) -> Starts:
     return replace(ASSUMED, **{n: known[n] for n in by_clock})
 
 
+def launches(kernel: Kernel, variant: str) -> float:
+    """Return the operations that a firing starts one by one: the kind's for eager torch, launches
+    for other variants."""
+    if base_variant(variant) == "eager":
+        return kind_of(kernel).operations(kernel)
+    written = written_for(kernel).get(variant)
+    return written.launches(kernel) if written else 1.0
+
+
 def start_s(kernel: Kernel, device: Device, variant: str, starts: Starts = ASSUMED) -> float:
     """Return seconds until all of a firing is started, while the GPU has nothing else to do."""
     count = launches(kernel, variant)
@@ -128,11 +133,7 @@ def gpu_roofline(
     kind, hz = kind_of(kernel), clock_hz(device)
     rate = device.sustained_flops_per_s * width / device.width
     moved, bandwidth, waits_s = kernel.bytes_in + kernel.bytes_out, device.memory_bytes_per_s, 0.0
-    if base_variant(variant) == "fused":
-        moved += SHARED_BYTES_PER_FLOP * kernel.flops
-        bandwidth = SHARED_BYTES_PER_CYCLE * hz
-        waits_s = PHASE_S * kind.operations(kernel)
-    elif kind.structure == "environment":
+    if kind.structure == "environment":
         each = kernel.flops / kernel.dim("envs")
         whole = device.figures.get("float64_flops_per_s", FLOAT64_SHARE * device.peak_flops_per_s)
         rate = whole * width / device.width

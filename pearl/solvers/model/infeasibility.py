@@ -11,9 +11,8 @@ from pearl.graph.period import Expansion, Unit
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.solvers.model.state_memory import states_of
-from pearl_devices import Device, Platform, offers
+from pearl_devices import Device, Platform, arrays_on_host, offers
 from pearl_devices.base import OPT_IN_VARIANTS
-from pearl_devices.kernels import kind_of
 
 
 def no_mode_error(unit: Unit, problem: Problem, read_bytes: float) -> InfeasibleError:
@@ -131,5 +130,5 @@ def smaller(x: Expansion, names: set[str], device: Device) -> str:
     """Return the opt-in variants with which these tasks would keep arrays in the host's memory."""
     kernels = [t.kernel for t in x.graph.tasks if t.name in names]
     offered = ((k, v) for k in kernels for v, _ in offers(k, device) if v in OPT_IN_VARIANTS)
-    variants = dict.fromkeys(v for k, v in offered if kind_of(k).on_host(k, v))
+    variants = dict.fromkeys(v for k, v in offered if arrays_on_host(k, device.kind, v))
     return "".join(f"; the variant {v} (limits.variants) {OPT_IN_VARIANTS[v]}" for v in variants)

@@ -334,7 +334,8 @@ def space_of(
         for d in platform.devices
     }
     classes, reasons = _classes(x, limits)
-    host_bytes = [bytes_on_host(x, members, options) for members in classes]
+    kinds = {d.name: d.kind for d in platform.devices}
+    host_bytes = [bytes_on_host(x, members, options, kinds) for members in classes]
     owner = owners(x)
     channels = [sum(read[u] for u in members) for members in classes]
     needs = [

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pearl.graph.period import Expansion
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import Mode
+from pearl_devices import arrays_on_host
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.record import size_bytes
 
@@ -28,17 +29,22 @@ def bytes_needed(x: Expansion, members: Sequence[int], owners: Mapping[str, str]
     return total + sum(size for s, size in x.graph.states.items() if owners.get(s) in names)
 
 
-def bytes_on_host(x: Expansion, members: Sequence[int], options: Sequence[Sequence[Mode]]) -> float:
+def bytes_on_host(
+    x: Expansion,
+    members: Sequence[int],
+    options: Sequence[Sequence[Mode]],
+    kinds: Mapping[str, str],
+) -> float:
     """Return the bytes of the members' states that stay in the host's memory in every mode.
 
-    options: unit → its modes.
+    options: unit → its modes. kinds: device → its kind.
     """
     host_arrays: dict[str, set[str]] = {}
     for u in members:
         for t in x.units[u]:
             kernel = x.graph.task(t).kernel
-            variants = {"" if m.fused else m.variant for m in options[u]}
-            each = (kind_of(kernel).on_host(kernel, v) if v else () for v in variants)
+            ways = {(kinds[m.device], "" if m.fused else m.variant) for m in options[u]}
+            each = (arrays_on_host(kernel, kind, v) if v else () for kind, v in ways)
             host_arrays[t] = set.intersection(*map(set, each))
     names = set().union(*host_arrays.values())
     if not names:

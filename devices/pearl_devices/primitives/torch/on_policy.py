@@ -20,7 +20,7 @@ agree to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -57,20 +57,32 @@ def run(parts: Sequence[Tensor], x: Tensor, curved: bool) -> Tensor:
     return x
 
 
+def count_step(learner: Learner, rate: float, buffers: Buffers) -> tuple[float, float]:
+    """Count an optimiser step; return the factors of the second moment and of the step (with
+    sign)."""
+    learner.steps[0] += 1
+    step, (beta1, beta2, _) = int(learner.steps[0]), buffers["hyper.adam"].tolist()
+    if buffers["hyper.rmsprop"][0] > 0:
+        return 1.0, -rate
+    return 1 - beta2**step, -rate / (1 - beta1**step)
+
+
 def descend(learner: Learner, grad: Tensor, rate: float, buffers: Buffers) -> None:
     """Take one optimiser step: RMSprop if its decay is above 0, else Adam."""
-    learner.steps[0] += 1
-    step = int(learner.steps[0])
-    decay, eps = buffers["hyper.rmsprop"].tolist()
+    pace, (decay, eps) = learner.pace, buffers["hyper.rmsprop"].tolist()
+    share, scale = count_step(learner, rate, buffers) if pace is None else (pace[0], pace[1])
     if decay > 0:
         learner.v.mul_(decay).addcmul_(grad, grad, value=1 - decay)
-        learner.params.addcdiv_(grad, (learner.v + eps).sqrt_(), value=-rate)
-        return
-    beta1, beta2, eps = buffers["hyper.adam"].tolist()
-    learner.m.mul_(beta1).add_(grad, alpha=1 - beta1)
-    learner.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-    root = (learner.v / (1 - beta2**step)).sqrt_().add_(eps)
-    learner.params.addcdiv_(learner.m, root, value=-rate / (1 - beta1**step))
+        moved, root = grad, (learner.v + eps).sqrt_()
+    else:
+        beta1, beta2, eps = buffers["hyper.adam"].tolist()
+        learner.m.mul_(beta1).add_(grad, alpha=1 - beta1)
+        learner.v.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
+        moved, root = learner.m, (learner.v / share).sqrt_().add_(eps)
+    if isinstance(scale, Tensor):
+        learner.params.add_(moved * scale / root)
+    else:
+        learner.params.addcdiv_(moved, root, value=scale)
 
 
 def _checked(kernel: Kernel, given: Any, learners: dict[str, Learner]) -> Any:
@@ -107,7 +119,8 @@ def move(
         kept = clip_scale(norm, limit, waits=all(n.waits for n in learners.values()))
         for grad in grads:
             grad *= kept
-    b["learner.step"][0] += 1
+    if all(n.pace is None for n in learners.values()):
+        b["learner.step"][0] += 1
     for learner, grad, rate in zip(learners.values(), grads, rates, strict=True):
         descend(learner, grad, rate, b)
 
@@ -182,43 +195,70 @@ def rates_of(learners: dict[str, Learner], buffers: Buffers, done: int) -> list[
     return [share * learner.rate(done) for learner in learners.values()]
 
 
+class RolloutSteps:
+    """The gradient steps of a firing of update.* on one rollout.*, over its arrays.
+
+    epoch_rows: rows of the rollout, which each epoch reads once. count: minibatches of a firing.
+    """
+
+    def __init__(self, kernel: Kernel, buffers: Buffers) -> None:
+        self.kernel, self.buffers, self.losses = kernel, buffers, loss_of(kernel)
+        self.learners, self.nets = learners_of(kernel, buffers)
+        self.hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
+        self._constants, self.rollout = constants_of(kernel), rollout_of(kernel, buffers)
+        self.size, epochs = kernel.dim("batch"), kernel.dim("epochs")
+        self.epoch_rows = self.size * kernel.dim("steps") // epochs
+        self.count = epochs * -(-self.epoch_rows // self.size)
+        self._unit = float(observations.unit_of(kernel))
+
+    def begin(self) -> None:
+        """Read the constants."""
+        read(self._constants, self.buffers, self.hyper)
+
+    def orders(self) -> Iterator[Any]:
+        """Yield the rows in the order of each epoch; the array is one and the same."""
+        counter, order = self.buffers["rng.update"], np.arange(self.epoch_rows)
+        base = np.uint64(stream_base(counter[0], counter[1]))
+        for epoch in range(self.kernel.dim("epochs")):
+            if self.size < order.size:
+                ppo.shuffle(base, epoch, order)
+            yield order
+
+    def step(self, chosen: Tensor, rates: Sequence[float]) -> bool:
+        """Take the gradient steps on these rows; return False if the loss ends the firing."""
+        batch = batch_of(self.rollout, chosen, self._unit)
+        for given in self.losses(self.nets, batch, self.hyper, **self.kernel.args):
+            if given is None:
+                return False
+            found = _checked(self.kernel, given, self.learners)
+            move(self.learners, gradients(found, self.learners), rates, self.buffers)
+            for learner, loss in zip(self.learners.values(), found, strict=True):
+                learner.taken += 1
+                learner.record_loss(loss)
+        return True
+
+
 def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
     """Bind update.ppo or update.a2c: all epochs and minibatches of one rollout.*."""
-    losses = loss_of(kernel)
-    learners, nets = learners_of(kernel, buffers)
-    hyper = SimpleNamespace(**{n: s for n, s in kernel.dims.items() if isinstance(s, int)})
-    constants, rollout = constants_of(kernel), rollout_of(kernel, buffers)
-    size, rows = kernel.dim("batch"), kernel.dim("batch") * kernel.dim("steps")
-    order, device = np.zeros(rows // kernel.dim("epochs"), np.int64), rollout["obs"].device
-    firing, stop = kernel.dim("epochs") * -(-order.size // size), buffers["loop.stop"]
+    descent = RolloutSteps(kernel, buffers)
+    device, stop = descent.rollout["obs"].device, buffers["loop.stop"]
     counter, steps = buffers["rng.update"], buffers["learner.step"]
-    unit = float(observations.unit_of(kernel))
 
     def call() -> None:
-        read(constants, buffers, hyper)
-        base = np.uint64(stream_base(counter[0], counter[1]))
+        descent.begin()
         before, number = int(stop[1]), 0
         done = int(steps[0]) - before
-        rates = rates_of(learners, buffers, done)
-        order[:] = np.arange(order.size)
-        for epoch in range(kernel.dim("epochs")):
-            if size < order.size:
-                ppo.shuffle(base, epoch, order)
-            for chosen in torch.from_numpy(order).to(device).split(size):
+        rates = rates_of(descent.learners, buffers, done)
+        for order in descent.orders():
+            for chosen in torch.from_numpy(order).to(device).split(descent.size):
                 number += 1
                 if number <= before:
                     continue
-                batch = batch_of(rollout, chosen, unit)
-                for given in losses(nets, batch, hyper, **kernel.args):
-                    if given is None:
-                        steps[0], stop[1] = done + kernel.dim("steps"), 0
-                        counter[1] += np.uint64(1)
-                        return
-                    found = _checked(kernel, given, learners)
-                    move(learners, gradients(found, learners), rates, buffers)
-                    for learner, loss in zip(learners.values(), found, strict=True):
-                        learner.record_loss(loss)
-                if call_ends(stop, number, firing):
+                if not descent.step(chosen, rates):
+                    steps[0], stop[1] = done + kernel.dim("steps"), 0
+                    counter[1] += np.uint64(1)
+                    return
+                if call_ends(stop, number, descent.count):
                     counter[1] += np.uint64(not is_under_way(stop))
                     return
 

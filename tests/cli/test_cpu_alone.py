@@ -1,0 +1,65 @@
+"""A CPU of a data sheet is planned and trained without the rooms that only others need."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pearl.cli.application import DONE
+from pearl.cli.listing import LISTS
+from pearl_devices import BACKENDS
+
+ROOMS = (
+    "pearl_devices.gpu",
+    "pearl_devices.fpga",
+    "pearl_devices.pim",
+    "pearl_devices.primitives.fpga",
+    "pearl_estimators.gpu",
+    "pearl_estimators.fpga",
+    "pearl.cluster",
+    "pearl.runtime.remote",
+    "pearl.explanation",
+    "pearl.advice",
+    "pearl.population",
+)
+DISCOVERY = {"pearl_devices.gpu"} | {
+    f"pearl_devices.gpu.{name}"
+    for name in ("cuda_emulator", "driver", "nvidia", "nvml", "nvrtc", "program", "torch_gpus")
+}
+"""What the discovery of this machine imports to find its GPUs."""
+
+
+def loaded(*words: str) -> set[str]:
+    """The modules of other rooms that a command has imported in the end."""
+    code = f"""
+import sys
+from pearl.cli import app
+try:
+    app({list(words)!r})
+except SystemExit as end:
+    assert end.code in (None, {DONE})
+print("loaded", *sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = ran.stdout.splitlines()[-1].split()[1:]
+    return {n for n in names if f"{n}.".startswith(tuple(f"{room}." for room in ROOMS))}
+
+
+def test_plan_and_train_load_no_other_room(tmp_path: Path) -> None:
+    box = tmp_path / "box.yaml"
+    box.write_text("devices: {cpu: xeon_gold_6326}\n")
+    of = ("dqn_cartpole", f"platform={box}", "train.steps=200", "train.final_episodes=0")
+    assert loaded("plan", *of) <= DISCOVERY
+    out = str(tmp_path / "run")
+    assert loaded("train", *of, "--emulate", "--out", out) <= DISCOVERY
+
+
+def test_lists_leave_out_what_needs_an_absent_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {entry["name"] for entry in LISTS["devices"]()}
+    for kind in ("fpga", "pim"):
+        monkeypatch.delitem(BACKENDS, kind)
+    found = {entry["name"] for entry in LISTS["devices"]()}
+    assert {"xeon_gold_6326", "rtx_4090"} < found < before
+    assert {e["name"] for e in LISTS["kinds"]()} == set(BACKENDS)
+    assert "cpu_gpu" in {e["name"] for e in LISTS["platforms"]()}
