@@ -12,6 +12,7 @@ children too, and FILE gets how many processes of lanes there were (`workers`).
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import threading
@@ -49,7 +50,7 @@ def watch_firings(file: Path) -> None:
         def look() -> None:
             while not any(control.read(cell) > count for cell, count in cells.items()):
                 time.sleep(0.0005)
-            here = below("self")
+            here = below(os.getpid())
             workers = len(processes.running_pids())
             note(file, below_s=cpu_s(here, waited=True), workers=workers)
 
