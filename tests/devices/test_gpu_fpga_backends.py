@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from pearl.testing import BackendContract
-from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel, offers
+from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel, offers, trust_kind
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import KINDS
 from tests.devices.test_cpu_backend import dqn_kernels
+
+trust_kind("pearl_devices.gpu.stand_in")
 
 
 class TestFpga(BackendContract):

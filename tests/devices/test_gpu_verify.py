@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from pearl_devices import Device, kernel
+from pearl_devices import Device, kernel, trust_kind
 from pearl_devices.gpu import verify as verification
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.verify import Verdict, first_use, verify
 from tests.gpu_lanes import a_fault_in_the_steps
 
 STAND_IN = Device("gpu", "pearl_devices.gpu.stand_in", width=8)
+trust_kind(STAND_IN.kind)
 FAMILIES = ("env_step", "update.dqn", "replay_update")
 
 
