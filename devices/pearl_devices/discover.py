@@ -10,7 +10,7 @@ import math
 import os
 import platform as python_platform
 
-from pearl_devices.base import Device, Platform
+from pearl_devices.base import Device, Link, Platform
 from pearl_devices.compile_target import NAME, target_variables
 from pearl_devices.cores import (
     LLVM_NAMES,
@@ -41,12 +41,15 @@ MEMORY_BYTES = 4.0 * 2**30  # assumed if the system does not say
 def host() -> Platform:
     """Return this machine: device `cpu`, then `gpu` (or `gpu0`, `gpu1`, …), each linked to the
     CPU."""
-    from pearl_devices.gpu.nvml import find_gpus
-    from pearl_devices.gpu.torch_gpus import torch_gpus
-
     one = cpu()
-    found, notes = find_gpus(one.memory_bytes)
-    found = found or list(torch_gpus("cpu", "gpu"))
+    found: list[tuple[Device, Link]] = []
+    notes: list[str] = []
+    if host_system.may_have_gpu():
+        from pearl_devices.gpu.nvml import find_gpus
+        from pearl_devices.gpu.torch_gpus import torch_gpus
+
+        found, notes = find_gpus(one.memory_bytes)
+        found = found or list(torch_gpus("cpu", "gpu"))
     devices = (one, *(g for g, _ in found))
     if not host_system.PINS:
         notes = [

@@ -19,7 +19,7 @@ from pearl_devices.base import UnsupportedError
 from pearl_devices.cores import Core, core_of, core_of_llvm
 from pearl_devices.gpu import nvidia, torch_gpus
 from pearl_devices.gpu.nvml import find_gpus
-from pearl_devices.system import host_system, kernel_files, part
+from pearl_devices.system import host_system, kernel_files, linux, part
 from pearl_devices.system.chip import Chip
 
 CPUINFO = "model name\t: Test CPU 9000\ncpu MHz\t\t: 2000.000\nflags\t\t: fpu sse2 avx avx2 fma\n"
@@ -49,6 +49,7 @@ def cpus(count: int, threads: int) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def eight_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_system, "usable_cpus", lambda: list(range(8)))
+    monkeypatch.setattr(host_system, "may_have_gpu", lambda: True)
 
 
 def test_this_machine_is_a_platform_with_a_real_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,6 +358,19 @@ def test_files_full_of_rubbish_raise_nothing(tmp_path: Path) -> None:
         "sys/fs/cgroup/memory.max": "-1", "sys/devices/system/cpu/cpu0/cache/index0/size": "big",
     }  # fmt: skip
     assert discover.cpu(chip_of(tree(tmp_path, rubbish))).width == 8
+
+
+def test_gpus_are_looked_for_where_the_kernel_drives_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linux, "PROC", tmp_path)
+    monkeypatch.setattr(linux, "GPU_FILES", ("driver/nvidia", str(tmp_path / "kfd")))
+    assert not part("linux").may_have_gpu()
+    for file in (tmp_path / "driver" / "nvidia", tmp_path / "kfd"):
+        file.mkdir(parents=True)
+        assert part("linux").may_have_gpu()
+        file.rmdir()
+    assert part("portable").may_have_gpu()
 
 
 def test_no_gpu_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:

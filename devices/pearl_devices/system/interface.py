@@ -74,6 +74,10 @@ class HostSystem:
             memory_source="psutil, virtual memory",
         )
 
+    def may_have_gpu(self) -> bool:
+        """Return whether it is worth to look for GPUs; looking imports all that drives them."""
+        return True
+
     def pin(self, cores: Collection[int]) -> None:
         """Bind this process to cores, where `PINS`."""
 

@@ -15,6 +15,10 @@ from pearl_devices.system.portable import HandleEvent, Portable
 
 PROC = Path("/proc")
 
+GPU_FILES = ("driver/nvidia", "/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd", "/dev/dri")
+"""One of these is there where the kernel drives a GPU: the module of NVIDIA (below `PROC`) and its
+device, Jetson's, that of WSL, of AMD's compute driver, and of any other."""
+
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process once its parent has died."""
 
@@ -37,6 +41,9 @@ class Linux(Portable):
 
     def chip(self) -> Chip:
         return kernel_files.read_chip(self.usable_cpus())
+
+    def may_have_gpu(self) -> bool:
+        return any((PROC / name).exists() for name in GPU_FILES)
 
     def pin(self, cores: Collection[int]) -> None:
         os.sched_setaffinity(0, cores)
