@@ -257,16 +257,18 @@ def _lanes(p: SearchSpace, even: bool) -> tuple[list[tuple[str, int, int]], bool
     """
     lanes: list[tuple[str, int, int]] = []
     pooled = False
+    wide: dict[str, set[int]] = {d.name: {0} for d in p.costs.platform.devices}
+    for m in (m for options in p.options for m in options):
+        wide[m.device].add(m.width)
     for d in p.costs.platform.devices:
         most = min(p.lanes[d.name], len(p.classes))
         share = d.width // p.lanes[d.name]
-        widths = {m.width for options in p.options for m in options if m.device == d.name}
-        if even or max(widths, default=0) <= share:
+        if even or max(wide[d.name]) <= share:
             lanes += [(d.name, k, share) for k in range(most)]
             continue
         pooled = True
         number = 0
-        for width in sorted(widths):
+        for width in sorted(wide[d.name] - {0}):
             for _ in range(min(most, d.width // width)):
                 lanes.append((d.name, number, width))
                 number += 1
