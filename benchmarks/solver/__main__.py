@@ -6,7 +6,7 @@ import sys
 from benchmarks.run import main
 
 PARTS = {
-    "oracle": "against exhaustive search",
+    "oracle": "against exhaustive search", "limits": "what limits cost",
     "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
     "certificates": "proofs that a second program checks",
