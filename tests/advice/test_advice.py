@@ -323,7 +323,7 @@ def test_the_command_prints_the_page_and_its_object(tmp_path, monkeypatch) -> No
     value = json.loads(ran.stdout)
     assert problems(value, "advise") == []
     assert value["verdicts"][0]["command"] == f"pearl plan '{spec}' --explain"
-    assert value["left_out"][-2:] == ["actors", "learners"]
+    assert value["left_out"][-3:] == ["actors", "learners", "capacities"]
     assert "advise: bound" in ran.stderr
     wrong = CliRunner().invoke(app, ["advise", str(spec), "--add", "gtx"])
     assert wrong.exit_code == 2
