@@ -50,13 +50,13 @@ def joules(m: Mode) -> float:
 def simple_plan(
     spaces: Sequence[tuple[float, SearchSpace]], problem: Problem, deadline: float
 ) -> Candidate | None:
-    """Return the best of the simple plans.
+    """Return the best of the simple plans; of equal ones that of least energy.
 
     spaces: with a lower bound on the cost of their plans, least bound first.
     """
     now = time.monotonic()
     until = now + TRYING * max(0.0, deadline - now)
-    trials: list[tuple[float, int, Assignment]] = []
+    trials: list[tuple[float, float, int, Assignment]] = []
     for floor, space in spaces:
         if len(trials) >= TRIED and floor > sorted(trials)[TRIED - 1][0]:
             break
@@ -64,11 +64,12 @@ def simple_plan(
             if trials and time.monotonic() > until:
                 break
             if not space.violates_coupling(a):
-                cost, _ = cost_of(problem, a, build_timed_graph(a).order_bound_s)
+                bound_s = build_timed_graph(a).order_bound_s
+                cost, _ = cost_of(problem, a, bound_s)
                 if cost < math.inf:
-                    trials.append((cost, len(trials), a))
+                    trials.append((cost, a.energy_j(bound_s), len(trials), a))
     best: Candidate | None = None
-    for least, _, a in sorted(trials, key=lambda t: t[:2])[:TRIED]:
+    for least, _, _, a in sorted(trials, key=lambda t: t[:3])[:TRIED]:
         if best and (least >= best.cost * (1 - SAME) or time.monotonic() > until):
             break
         with suppress(OutOfTimeError):
