@@ -35,8 +35,10 @@ CALLED = {
     **dict.fromkeys(("learn", "learner", "train", "trainer", "optimise"), ("update",)),
     **dict.fromkeys(("env", "envs", "step", "simulate", "environment"), ("env_step",)),
     **dict.fromkeys(("store", "insert", "add"), ("replay_insert", "rollout_insert")),
-    **dict.fromkeys(("replay", "sample", "buffer"), ("replay_insert", "replay_sample")),
-    **dict.fromkeys(("sync", "broadcast"), ("param_sync",)),
+    **dict.fromkeys(("replay", "buffer"), ("replay_insert", "replay_sample")),
+    **dict.fromkeys(("sync", "copy", "broadcast"), ("param_sync",)),
+    "sample": ("replay_sample",),
+    "priorities": ("replay_update",),
 }
 """What users call tasks → the names of these tasks."""
 
