@@ -163,9 +163,9 @@ def estimator(kind: str) -> Callable[[Kernel, Device, str, int], Any]:
 
 
 def arrays_on_host(kernel: Kernel, kind: str, variant: str) -> tuple[str, ...]:
-    """Return the arrays that a variant of a device kind keeps in the host's memory. Only kinds of
-    `BACKENDS` keep any there, so no other file is imported."""
-    ask = getattr(backend(kind), "on_host", None) if kind in BACKENDS else None
+    """Return the arrays that a variant of a device kind keeps in the host's memory; none of a kind
+    that is not known here, because nothing is imported to find out."""
+    ask = getattr(backend(kind), "on_host", None) if knows_kind(kind) else None
     return tuple(ask(kernel, variant)) if ask else ()
 
 

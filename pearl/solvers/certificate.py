@@ -258,7 +258,10 @@ def prove(
             return None
         rows = SpaceRows(x, problem.objective)
         if rows.every.any():
-            trees.append(ProofTree(rows, target, cost, period_s, until))
+            try:
+                trees.append(ProofTree(rows, target, cost, period_s, until))
+            except ValueError:  # times so far apart that a quotient of them is not finite
+                return None
     number = count()
     heap = [(tree.root.bound, next(number), tree, tree.root) for tree in trees]
     heapq.heapify(heap)

@@ -136,7 +136,7 @@ def solve(
         )
     if problems:
         raise SpecError(*problems)
-    options: dict[str, Any] = {"method": method, "time_limit_s": time_limit_s, "seed": seed}
+    options: dict[str, Any] = {"method": method, "time_limit_s": float(time_limit_s), "seed": seed}
     options |= {"known": known, "workers": workers, "on_incumbent": on_incumbent}
     options["certify"] = certify
     return solve_problem(Problem(graph, costs, limits, objective), **options)

@@ -66,8 +66,8 @@ def test_every_part_tells_the_cores_and_what_this_process_has_used(name):
     system = part(name)
     assert system.chip().cores >= 1
     assert system.peak_bytes() > 1 << 20
-    assert system.own_cpu_s() > 0
-    assert system.cpu_s(os.getpid()) == pytest.approx(system.own_cpu_s(), abs=5.0)
+    assert system.cpu_s(os.getpid()) == pytest.approx(time.process_time(), abs=1.0)
+    assert system.own_cpu_s() > time.process_time() - 1.0  # ended children count too
     assert system.free_bytes()[0] > 1 << 20
 
 

@@ -215,7 +215,7 @@ def test_a_timing_is_asked_of_a_process_once_and_a_failure_too(
         with pytest.raises(CalibrationError, match="no native one"):
             user_code_timing.time_user_kernel(own, "native")
     row = {"kind": "env_step", "sizes": dict(own.dims), "program": "m:Once", "args": {"a": 1}}
-    request = {"kernels": [row], "variant": "gymnasium"}
+    request = {"kernels": [row], "variant": "gymnasium", "step_limit_s": None}
     native = {**request, "variant": "native"}
     assert asked == [("own", 0.1, 60.0, request), ("own", 0.1, 60.0, native)]
 

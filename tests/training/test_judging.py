@@ -182,7 +182,7 @@ def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_end
     assert not workers()
     if fault == "raise":
         assert run.status == "failed"
-        assert run.message.startswith(f"environment '{WALK}', evaluation episode 1, step ")
+        assert run.message.startswith(f"environment '{WALK}', evaluation episode 2, step ")
         assert run.message.endswith("RuntimeError: the simulator has diverged")
         run = trainer.train(steps=480, out=tmp_path / "run", resume=True)
         assert (run.status, run.restarts) == ("done", 0)

@@ -12,8 +12,11 @@ from pearl_devices.base import Buffers, Call, Device
 from pearl_devices.device_kind import DeviceMemory
 from pearl_devices.gpu.binding import bind_kernel, list_ways
 from pearl_devices.gpu.driver import HostDriver
+from pearl_devices.gpu.kernels import on_host
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernel import Kernel
+
+__all__ = ["on_host"]
 
 WIDTH_UNIT = "sm"
 SIMULATED = False
