@@ -350,14 +350,14 @@ class Model:
             lane = a.lanes[u] if self.by_lane[mode.device] else 0
             for key, x in self.x[u].items():
                 if all(x is not literal for literal in self.on[u].values()):
-                    m.add_hint(x, key == (o, lane))
+                    m.add_hint(x, int(key == (o, lane)))
         done = set()
         for u, on in enumerate(self.on):
             if id(on) in done:
                 continue
             done.add(id(on))
             for d, x in on.items():
-                m.add_hint(x, a.modes[u].device == d)
+                m.add_hint(x, int(a.modes[u].device == d))
         for v, u in enumerate(self.it.unit):
             m.add_hint(self.start[v], round(start[v] * self.scale))
             m.add_hint(self.end[v], round((start[v] + a.latency_s(u)) * self.scale))
