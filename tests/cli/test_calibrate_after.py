@@ -9,7 +9,7 @@ import pytest
 
 from pearl.planning.runs import load_run
 from pearl.training.policy import Policy
-from pearl_estimators.host import measuring
+from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration_file import load_calibration, path, store
 from tests.calibrations import Child
 from tests.cli.test_cli import Ran
@@ -18,6 +18,12 @@ from tests.estimators.test_calibration_load import fresh, loaded, restarted
 __all__ = ["fresh"]
 
 SET = ("--set", "limits.max_lanes=1", "--set", "train.steps=400", "--set", "train.seed=3")
+
+
+@pytest.fixture(autouse=True)
+def idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else runs on this host: else nothing would be timed."""
+    monkeypatch.setattr(calibrator, "cores_are_idle", lambda cores: True)
 
 
 def trained(out: Path, *more: str) -> Ran:
