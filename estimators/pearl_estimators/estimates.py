@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,6 +11,9 @@ from pearl_devices.validation import check_type, explain_misfit, quote
 
 Rung = Literal["measured", "calibrated", "closed_form", "probed", "datasheet", "given"]
 Bound = Literal["compute", "memory", "overhead", "given"]
+
+AS_LATENCY = float("nan")
+"""Default of a time that is the latency. No other NaN stands for it: each is refused."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,9 @@ class Estimate:
     """
 
     latency_s: float
-    occupancy_s: float = math.nan
-    low_s: float = math.nan
-    high_s: float = math.nan
+    occupancy_s: float = AS_LATENCY
+    low_s: float = AS_LATENCY
+    high_s: float = AS_LATENCY
     energy_j: float = 0.0
     rung: Rung = "given"
     bound_by: Bound = "given"
@@ -48,8 +50,7 @@ class Estimate:
             raise ValueError(*problems)
         object.__setattr__(self, "parts", MappingProxyType(dict(self.parts)))
         for name in ("occupancy_s", "low_s", "high_s"):
-            value = getattr(self, name)
-            if isinstance(value, float) and math.isnan(value):
+            if getattr(self, name) is AS_LATENCY:
                 object.__setattr__(self, name, self.latency_s)
         for name in ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j"):
             if wrong := explain_misfit(getattr(self, name)):
