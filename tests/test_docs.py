@@ -119,7 +119,9 @@ def there(parts):
     for n in range(len(parts), 0, -1):
         try:
             found = import_module(".".join(parts[:n]))
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name == "torch" and n == len(parts):
+                return True  # the module is there, and needs what is not
             continue
         for part in parts[n:]:
             if not hasattr(found, part):
