@@ -183,8 +183,8 @@ USUAL: Mapping[str, Usual] = {
     "Apple M3": Usual(4.05e9, 128 * KIB, 16 * MIB, "Apple M3"),
     "Apple M4": Usual(4.4e9, 128 * KIB, 16 * MIB, "Apple M4"),
 }
-"""Core → its usual figures. Clocks and caches: as the makers and the press tell them, remembered
-(assumed); Apple states no clocks. Shares: llvm-mca 19 on the code that kernels compile to, over
+"""Core → its usual figures. Clocks and caches are recalled from the makers and the press (assumed);
+Apple states no clocks. Shares: llvm-mca 19 on the code that kernels compile to, over
 Zen 5, where the same loops were timed; 1 where LLVM has no model of the core."""
 
 LLVM_NAMES: Mapping[str, Core] = {

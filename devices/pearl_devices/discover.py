@@ -108,14 +108,15 @@ def cpu(chip: Chip | None = None) -> Device:
         idle_power_w=BASE_W + cores * CORE_IDLE_W,
         active_power_w=BASE_W + cores * CORE_ACTIVE_W,
         real=True,
-        model=chip.model or (core.name if core.name in USUAL else "") or _processor(),
+        model=_name_model(chip, core),
         figures=figures,
         sources={**dict.fromkeys(figures, cache_source), **sources},
     )
 
 
-def _processor() -> str:
-    return python_platform.processor() or python_platform.machine()
+def _name_model(chip: Chip, core: Core) -> str:
+    known = chip.model or (core.name if core.name in USUAL else "")
+    return known or python_platform.processor() or python_platform.machine()
 
 
 def _cores(chip: Chip) -> tuple[int, str]:

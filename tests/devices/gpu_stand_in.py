@@ -26,7 +26,7 @@ from pearl_devices import Kernel, backend
 from pearl_devices.buffers import allocate
 from pearl_devices.gpu import cuda_emulator
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.gpu.kernels import written_for
+from pearl_devices.gpu.kernels import find_written
 from pearl_devices.gpu.nvrtc import ARCHITECTURES, compile_program
 from pearl_devices.gpu.program import Program
 
@@ -95,7 +95,7 @@ def bind_cuda(
     kernel: Kernel, device: Mapping[str, torch.Tensor], driver: HostDriver, variant: str = "cuda"
 ) -> Callable[[], Any]:
     """The call that a variant of the kernel's record binds over tensors."""
-    module, _, function = written_for(kernel)[variant].program(kernel).partition(":")
+    module, _, function = find_written(kernel)[variant].program(kernel).partition(":")
     call: Callable[[], Any] = getattr(import_module(module), function)(kernel, device, driver)
     return call
 

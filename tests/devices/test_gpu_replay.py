@@ -24,7 +24,7 @@ from pearl_devices import Kernel, backend, kernel
 from pearl_devices.gpu import kernels as replay_kernels
 from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostDriver
-from pearl_devices.gpu.kernels import DRAWN_BY, on_host, written_for
+from pearl_devices.gpu.kernels import DRAWN_BY, find_written, on_host
 from pearl_devices.gpu.program import Program
 from pearl_devices.kernels.replay import tree_levels
 from pearl_devices.primitives.replay import sum_tree
@@ -48,7 +48,7 @@ class Beside:
     ) -> None:
         given = fill_arrays(kernels)
         self.native, self.device = stand_in.copied(given), dict[str, Any](stand_in.tensors(given))
-        named = {k: variant if variant in written_for(k) else "cuda" for k in kernels}
+        named = {k: variant if variant in find_written(k) else "cuda" for k in kernels}
         self.host = {n for k, v in named.items() for n in on_host(k, v)}
         self.device |= {name: given[name] for name in self.host}
         self.write("replay.priority", (1.0, 1e-2, 0.0))

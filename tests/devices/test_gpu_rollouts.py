@@ -9,7 +9,7 @@ import pytest
 
 from pearl_devices import Kernel, kernel
 from pearl_devices.gpu.driver import HostDriver
-from pearl_devices.gpu.kernels import written_for
+from pearl_devices.gpu.kernels import find_written
 from pearl_devices.kernels.arrays import ANEW
 from tests.devices import gpu_stand_in as stand_in
 
@@ -117,5 +117,5 @@ def test_nothing_lies_beyond_the_arrays(k: Kernel, short: list[str], tmp_path: P
         given["rollout.at"][0] = 2
     device, driver = stand_in.tensors(given), stand_in.NotingTwin()
     stand_in.bind_cuda(k, device, driver)
-    assert len(driver.prepared) == written_for(k)["cuda"].launches(k)
+    assert len(driver.prepared) == find_written(k)["cuda"].launches(k)
     stand_in.assert_stays_inside(driver.prepared, tmp_path, *(device[name] for name in short))

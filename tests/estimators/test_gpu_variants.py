@@ -12,7 +12,7 @@ from pearl.advice.hardware import catalogue_device
 from pearl.spec.catalogue import catalogue
 from pearl_devices import Device, Kernel, kernel, offers
 from pearl_devices.gpu.driver import HostDriver, Launch
-from pearl_devices.gpu.kernels import CUDA, written_for
+from pearl_devices.gpu.kernels import CUDA, find_written
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.examples import loops
 from pearl_estimators import estimate
@@ -196,7 +196,7 @@ def test_every_kind_that_is_written_in_cuda_launches_what_its_record_says() -> N
     """In a second firing, of the first example that fits and of the kernels above."""
     counted = set[tuple[str, str]]()
     for k in (*(k for loop in loops() for k in loop), *WRITTEN):
-        for variant, written in written_for(k).items():
+        for variant, written in find_written(k).items():
             known = (k.kind, variant) in counted and k not in WRITTEN
             if variant in ("eager", "graph") or known or not written.fits(k):
                 continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pearl_devices.base import Buffers, Call, Device, UnsupportedError
 from pearl_devices.buffers import specs
 from pearl_devices.device_kind import Refused
-from pearl_devices.gpu.kernels import written_for
+from pearl_devices.gpu.kernels import find_written
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import Variant, kind_of
 
@@ -35,7 +35,7 @@ def _can(kernel: Kernel, name: str, variant: Variant) -> bool:
 
 def handwritten_variants(kernel: Kernel) -> dict[str, Variant]:
     """Return the hand-written GPU variants that can run `kernel`, by name."""
-    found = written_for(kernel)
+    found = find_written(kernel)
     return {n: v for n, v in found.items() if v.fits(kernel) and not kernel.modules}
 
 
@@ -48,7 +48,7 @@ def list_ways(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:
 def _refused(kernel: Kernel) -> Refused:
     """Return why no variant is offered."""
     kind = kind_of(kernel)
-    known = (*(EAGER[name] for name in kind.variants if name in EAGER), *written_for(kernel))
+    known = (*(EAGER[name] for name in kind.variants if name in EAGER), *find_written(kernel))
     if not known:
         return Refused(f"kernel {kernel.kind} has neither a torch program nor CUDA code")
     what = "torch modules" if kernel.modules else "these sizes and options"

@@ -114,7 +114,7 @@ CUDA: Mapping[str, Mapping[str, OnGpu]] = {
 }
 
 
-def written_for(kernel: Kernel) -> Mapping[str, OnGpu]:
+def find_written(kernel: Kernel) -> Mapping[str, OnGpu]:
     """Return the implementations of a kernel's kind: those of CUDA, and for gradient steps also
     `graph`, which records the torch program of the kind."""
     kind, found = kind_of(kernel), CUDA.get(kernel.kind, {})
@@ -132,5 +132,5 @@ def written_for(kernel: Kernel) -> Mapping[str, OnGpu]:
 
 def on_host(kernel: Kernel, variant: str) -> tuple[str, ...]:
     """Return the arrays that one of these variants keeps in the host's memory."""
-    found = written_for(kernel).get(variant)
+    found = find_written(kernel).get(variant)
     return tuple(n for n in kind_of(kernel).arrays(kernel) if found.on_host(n)) if found else ()

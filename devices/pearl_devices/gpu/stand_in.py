@@ -10,13 +10,11 @@ from collections.abc import Iterable
 
 from pearl_devices.base import Buffers, Call, Device
 from pearl_devices.device_kind import DeviceMemory
+from pearl_devices.gpu import kernels
 from pearl_devices.gpu.binding import bind_kernel, list_ways
 from pearl_devices.gpu.driver import HostDriver
-from pearl_devices.gpu.kernels import on_host
 from pearl_devices.gpu.memory import TorchMemory
 from pearl_devices.kernel import Kernel
-
-__all__ = ["on_host"]
 
 WIDTH_UNIT = "sm"
 SIMULATED = False
@@ -24,6 +22,7 @@ ESTIMATE = "pearl_estimators.gpu.variants:gpu_roofline"
 VERIFY = "pearl_devices.gpu.verify:verify"
 
 offers = list_ways
+on_host = kernels.on_host
 
 
 def present(device: Device) -> bool:

@@ -75,7 +75,7 @@ class HostSystem:
         )
 
     def may_have_gpu(self) -> bool:
-        """Return whether it is worth to look for GPUs; looking imports all that drives them."""
+        """Return whether this machine may have a GPU. Looking for GPUs imports what drives them."""
         return True
 
     def pin(self, cores: Collection[int]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pearl_devices import Device, Kernel
-from pearl_devices.gpu.kernels import written_for
+from pearl_devices.gpu.kernels import find_written
 from pearl_devices.kernels import kind_of
 from pearl_estimators.estimates import Bound, Estimate
 from pearl_estimators.gpu.queue import RATES, Rates, clock_hz, queue
@@ -100,7 +100,7 @@ def launches(kernel: Kernel, variant: str) -> float:
     for other variants."""
     if base_variant(variant) == "eager":
         return kind_of(kernel).operations(kernel)
-    written = written_for(kernel).get(variant)
+    written = find_written(kernel).get(variant)
     return written.launches(kernel) if written else 1.0
 
 
