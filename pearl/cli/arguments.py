@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from pearl.errors import SpecError
 
 if TYPE_CHECKING:
     from pearl.spec.system import System
@@ -49,20 +47,15 @@ def choose_folder(parent: str, name: str, *, resume: bool) -> Path:
 
 
 def load_spec(spec: str, pairs: list[str] | None) -> System:
-    """Load a spec with KEY=VALUE arguments laid over it. Code that it names may end the process,
-    and is named then."""
+    """Load a spec with KEY=VALUE arguments laid over it. If code of the spec ends the process, a
+    line says which code did."""
     from pearl.runtime.environments.watchdog import watching_user_code
-    from pearl.spec.reading import load, load_static
-    from pearl.spec.trust import NamedCode, find_named_code
+    from pearl.spec.reading import load_watched
 
-    keys, named = overrides(pairs), list[NamedCode]()
-    with suppress(SpecError):  # `load` finds the same problems, and more
-        named = find_named_code(load_static(spec, set=keys).raw)
-    if not named:
-        return load(spec, set=keys)
-    code = ", ".join(dict.fromkeys(each.given for each in named))
-    with watching_user_code(f"code of the spec ({code}), which is imported and tried,"):
-        return load(spec, set=keys)
+    def watch(names: str) -> AbstractContextManager[None]:
+        return watching_user_code(f"code of the spec ({names}), which is imported and tried,")
+
+    return load_watched(spec, set=overrides(pairs), watch=watch)
 
 
 def warn_of_measuring(system: System, *, to_train: bool = False) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
@@ -24,6 +25,7 @@ from pearl.spec.messages import suggest_nearest
 from pearl.spec.models import Spec
 from pearl.spec.system import EnvSpec, StaticSpec, System
 from pearl.spec.template import init_text
+from pearl.spec.trust import find_named_code
 from pearl.spec.yaml_reader import (
     Document,
     Where,
@@ -46,6 +48,7 @@ __all__ = [
     "load_on",
     "load_static",
     "load_static_on",
+    "load_watched",
     "parse_set",
     "read_shipped",
 ]
@@ -60,7 +63,21 @@ def load(
     1000}`). gymnasium gives the sizes of the environment's spaces unless the spec states them.
     Raises SpecError with one line for every problem.
     """
-    stated, env = _read(spec, set, imports=True)
+    return load_watched(spec, set=set, watch=lambda names: nullcontext())
+
+
+def load_watched(
+    spec: str | Path | Mapping[str, Any],
+    *,
+    set: Mapping[str, object] | None,
+    watch: Callable[[str], AbstractContextManager[None]],
+) -> System:
+    """Load a spec as `load` does.
+
+    watch: called with the names of the code in the spec, if it names any; that code is imported and
+        tried within the result. Kinds in a file of a platform are not among these names.
+    """
+    stated, env = _read(spec, set, imports=True, watch=watch)
     assert env is not None
     system = System(**vars(stated), env=env)
     if policy := system.raw["limits"].get("distribution"):
@@ -105,6 +122,7 @@ def _read(
     *,
     imports: bool,
     given: Platform | None = None,
+    watch: Callable[[str], AbstractContextManager[None]] = lambda names: nullcontext(),
 ) -> tuple[StaticSpec, EnvSpec | None]:
     problems = check_type(
         "spec", spec, str | Path | Mapping, "a path, the name of a shipped spec or a mapping"
@@ -118,7 +136,9 @@ def _read(
     unread = [where for where, _ in lines]
     folder = None if path is None else Path(path).parent
     check = SpecChecker(document, folder, imports=imports, given=given)
-    stated = check.check_all(name, path)
+    named = find_named_code(document.data) if isinstance(document.data, Mapping) else []
+    with watch(", ".join(dict.fromkeys(n.given for n in named))) if named else nullcontext():
+        stated = check.check_all(name, path)
     lines += check.lines
     if lines or stated is None:
         raise SpecError(*_sort_lines(lines, unread))
