@@ -47,7 +47,11 @@ def policies() -> list[Entry]:
 
 def machines() -> dict[str, Platform]:
     """Return the platforms a spec may name: `host` (this machine) and those that ship; without
-    those whose kinds of devices are left out of this installation."""
+    those whose kinds of devices are left out of this installation.
+
+    Raises:
+        ValueError: a shipped platform file cannot be read.
+    """
     from pearl.spec.platform_files import read_platform
     from pearl.spec.reading import read_shipped
     from pearl.spec.yaml_reader import parse
@@ -55,10 +59,19 @@ def machines() -> dict[str, Platform]:
 
     by_name = {"host": host()}
     for name, text in sorted(read_shipped("pearl_configs.platforms").items()):
-        platform, _, _ = read_platform(parse(text.encode(), name).data, default_name=name)
+        platform, _, problems = read_platform(parse(text.encode(), name).data, default_name=name)
         if platform is not None:
             by_name[name] = platform
+        elif not _lacks_kinds():
+            raise ValueError(f"shipped platform {name} cannot be read: {problems}")
     return by_name
+
+
+def _lacks_kinds() -> bool:
+    """Whether kinds of shipped devices are left out of this installation."""
+    from pearl.spec.catalogue import catalogue
+
+    return not {entry["kind"] for entry in catalogue().values()} <= BACKENDS.keys()
 
 
 def platforms() -> list[Entry]:
@@ -85,9 +98,11 @@ def devices() -> list[Entry]:
         for d in platform.devices
     ]
     for name in catalogue():
-        platform, _, _ = read_platform({"devices": {name: name}})
+        platform, _, problems = read_platform({"devices": {name: name}})
         if platform is not None:
             entries.append({"name": name, "summary": _device(platform.devices[0])})
+        elif not _lacks_kinds():
+            raise ValueError(f"device {name} of the catalogue cannot be read: {problems}")
     return entries
 
 
