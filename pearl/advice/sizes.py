@@ -84,8 +84,10 @@ def which_capacities_matter(case: Case) -> Iterator[Finding]:
     for device in (d for d in case.system.platform.devices if d.name in used):
         tried = {device.width: case.plan}
         for factor in CAPACITIES:
-            other = scaled(device, factor)
-            if other.width not in tried and (plan := case.plan_system(_with(case, other))):
+            other = scale_units(device, factor)
+            if other.width not in tried and (
+                plan := case.plan_system(_replace_device(case, other))
+            ):
                 tried[other.width] = plan
         if len(tried) == 1:
             continue
@@ -110,7 +112,7 @@ def which_capacities_matter(case: Case) -> Iterator[Finding]:
         )
 
 
-def scaled(device: Device, factor: float) -> Device:
+def scale_units(device: Device, factor: float) -> Device:
     """Return a device with `factor` times its units and their rates. A larger one has no model,
     because what was timed on the model ends at its units."""
     width = max(1, int(device.width * factor))
@@ -125,7 +127,7 @@ def scaled(device: Device, factor: float) -> Device:
     )
 
 
-def _with(case: Case, device: Device) -> System:
+def _replace_device(case: Case, device: Device) -> System:
     platform = case.system.platform
     devices = tuple(device if d.name == device.name else d for d in platform.devices)
     return replace(case.system, platform=replace(platform, devices=devices))

@@ -17,7 +17,7 @@ from itertools import islice
 from pearl.planning.problem import Problem
 from pearl.solvers.methods import heft
 from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, best_of
-from pearl.solvers.methods.simple_plans import gathered, spread
+from pearl.solvers.methods.simple_plans import gather, spread
 from pearl.solvers.model.dag_instance import DagInstance, fastest
 from pearl.solvers.model.list_schedule import (
     Place,
@@ -56,7 +56,7 @@ def first_schedule(
 
 
 def _list_schedules(it: DagInstance) -> Iterator[Candidate | None]:
-    gathered = _gathered(it)
+    gathered = _gather(it)
     yield from islice(gathered, 1)  # the quickest
     yield heft.schedule(it)
     yield critical_path_schedule(it)
@@ -114,11 +114,11 @@ def downward_rank(it: DagInstance) -> list[float]:
     return rank
 
 
-def _gathered(it: DagInstance) -> Iterator[Candidate | None]:
+def _gather(it: DagInstance) -> Iterator[Candidate | None]:
     """Yield plans with every class on one device if possible, else where it is fastest; with one
     lane per device, or with all lanes."""
     p, rank = it.space, [-r for r in heft.upward_rank(it)]
-    for gathered_there in gathered(p, lambda m: m.estimate.latency_s):
-        for a in gathered_there, spread(p, gathered_there):
+    for gathered in gather(p, lambda m: m.estimate.latency_s):
+        for a in gathered, spread(p, gathered):
             if not p.violates_coupling(a):
                 yield build_schedule(it, rank, places_of(p, a)).to_candidate()

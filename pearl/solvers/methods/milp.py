@@ -62,9 +62,9 @@ AHEAD = 12
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
 EARLY, LIMITED = 0.2, 0.25
-"""Share of the work of the search without the rules that couple lanes after which its plan is
-tried: if it breaks some, the other work is with them. Share of the time limit reserved for them if
-the search goes on without (assumed)."""
+"""EARLY: share of its work after which the search without the rules that couple lanes shows its
+plan. If that plan breaks a rule, the rest of the work goes to the search with the rules. LIMITED:
+share of the time limit that is kept for the search with the rules (assumed)."""
 
 UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
@@ -357,18 +357,19 @@ class _Branches:
                 if place is not None:
                     starts.insert(0, to_places(space, problem).assignment(place))
                 work = min(max(whole - lumped_work, LIMITED * whole), most)
-            until, free = self.deadline - ordering, None
+            until, free, kept = self.deadline - ordering, None, False
             if limited and not is_pooled(space):
                 free = LoopSearch(space, self.seed, free_of, starts)
                 now, kept_s = time.monotonic(), LIMITED * self.limit_s / len(worth)
                 with within(now + EARLY * (until - now)):
                     free.run(EARLY * work, finish=False)
                 work *= 1 - EARLY
-                if self._take_loop(i, free):  # perhaps the rules cost nothing
+                kept = self._take_loop(i, free)
+                if kept:  # perhaps the rules cost nothing
                     with within(until - kept_s):
                         free.run(work)
-                    work = min(work, kept_s)
-            if free is not None and self._take_loop(i, free):
+                    work, kept = min(work, kept_s), self._take_loop(i, free)
+            if free is not None and kept:
                 search = free
                 with within(until):
                     search.finish()

@@ -39,11 +39,11 @@ TRYING = 0.3
 Taste = Callable[[Mode], float]
 
 
-def seconds(m: Mode) -> float:
+def read_seconds(m: Mode) -> float:
     return m.estimate.occupancy_s
 
 
-def joules(m: Mode) -> float:
+def read_joules(m: Mode) -> float:
     return m.estimate.energy_j
 
 
@@ -89,12 +89,12 @@ def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
         if place is not None:
             yield loads.assignment(place)
     yield from place_replicas(space)
-    for a in chain(gathered(space, seconds), gathered(space, joules)):
+    for a in chain(gather(space, read_seconds), gather(space, read_joules)):
         yield a
         yield spread(space, a)
 
 
-def gathered(space: SearchSpace, taste: Taste) -> Iterator[Assignment]:
+def gather(space: SearchSpace, taste: Taste) -> Iterator[Assignment]:
     """Yield assignments to the first lanes of devices: all classes on one device, or each class
     where it is best by a taste; the best ones first. The largest classes are placed first, and a
     class that a device cannot hold is on its best one. Devices that are equal are tried once."""
@@ -150,7 +150,9 @@ def first_plan(problem: Problem) -> Candidate | None:
     """
     if problem.objective == "makespan":
         problem = replace(problem, limits=problem.limits.without_slack())
-    tastes = (joules, seconds) if problem.objective == "power_efficiency" else (seconds, joules)
+    tastes = (read_seconds, read_joules)
+    if problem.objective == "power_efficiency":
+        tastes = tastes[::-1]
     for space in each_space(problem):
         if not isinstance(space, SearchSpace):
             continue
@@ -161,7 +163,7 @@ def first_plan(problem: Problem) -> Candidate | None:
             found += [c for c in [to_plan(_shifted(a, keys), problem)] if c]
         if found and found[0].period_s <= found[0].ordered.bound_s * (1 + SAME):
             return found[0]
-        for a in chain.from_iterable(gathered(space, taste) for taste in tastes):
+        for a in chain.from_iterable(gather(space, taste) for taste in tastes):
             if not space.violates_coupling(a):
                 serial = to_plan(order_by_times(a, keys, {}), problem)
                 if serial:
