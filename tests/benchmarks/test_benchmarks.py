@@ -3,6 +3,7 @@
 import json
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -23,8 +24,8 @@ def run(final: float) -> dict[str, object]:
 
 def test_known_optima_are_those_of_backward_induction():
     for case in CASES:
-        if case.optimum is None:
-            continue
+        if case.optimum is None or case.algorithm["env"] not in gymnasium.registry:
+            continue  # an older gymnasium has other versions
         env = make_environment(case.algorithm["env"], case.algorithm.get("env_args", {}))
         table = env.unwrapped.P  # type: ignore[attr-defined]
         values = np.zeros(len(table))

@@ -196,6 +196,10 @@ def watching(
             watched.close()
 
 
+WAY_OUT = "Ctrl-C, or SIGTERM if that does nothing, ends the command"
+"""What happens next, where code of the user has no time limit."""
+
+
 class _Code(Asked):
     """Code of the user that runs in this process."""
 
@@ -216,7 +220,7 @@ def watching_user_code(what: str) -> Iterator[None]:
     with suppress(OSError):
         if host_system.PROCESSES:
             _running[:] = _running or [Watcher()]
-            entry = {"what": what, "named_s": 2 * NAMED_S, "end_s": math.inf, "then": UNLIMITED}
+            entry = {"what": what, "named_s": 2 * NAMED_S, "end_s": math.inf, "then": WAY_OUT}
             added = _running[0].add(code, {**entry, "failed": "", "stands": ""})
     try:
         with ending_with_an_error():
@@ -224,9 +228,6 @@ def watching_user_code(what: str) -> Iterator[None]:
     finally:
         if added is not None and not _running[0].remove(code, added):
             _running.pop().close()
-
-
-UNLIMITED = "Ctrl-C, or SIGTERM if that does nothing, ends the command"
 
 
 def failed_timing(program: str) -> str:
