@@ -110,7 +110,7 @@ def test_another_calibration_or_version_or_source_has_another_plan(folder, made,
     assert known()
 
 
-def test_a_file_that_is_damaged_or_unsound_is_made_anew(folder, made):
+def test_a_file_that_is_damaged_or_altered_is_made_anew(folder, made):
     compiled()
     (file,) = kept(folder)
     whole = file.read_text()
