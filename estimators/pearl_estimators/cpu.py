@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pearl_estimators.host.run_corrections import KernelShare
 
 UNTIMED = "not timed on this host yet"
-
+OWN_NETWORK = "a calibration times no user-defined network"
 
 TIMED = ("calibrated", "measured")
 """Estimate levels that rest on timings of this host."""
@@ -146,7 +146,8 @@ def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) ->
             return scale_threads(told, kernel, device, way, variant)
         if is_untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
-            return replace(guess, source=f"{guess.source}; {UNTIMED}")
+            reason = OWN_NETWORK if kernel.modules else UNTIMED
+            return replace(guess, source=f"{guess.source}; {reason}")
         structure = kind_of(kernel).structure
         if structure == "environment":
             return _own_environment(kernel, device, variant)

@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from benchmarks.estimators.host import Row, bars, unseen
 from pearl.testing import EstimatorContract
 from pearl_devices import Buffers, Call, Device, Kernel, cpu, kernel
+from pearl_devices.kernel import Module
 from pearl_devices.kernels import repeats
 from pearl_devices.system import host_system
 from pearl_estimators import cpu as cpu_estimates
@@ -147,6 +149,23 @@ def test_an_estimate_by_timings_of_another_host_names_it(calibration, monkeypatc
     for name, named in (("b", "b"), ("", "this host"), ("c", "this host")):
         found = cpu_estimates._estimate_alone(step, replace(HOST, host=name), "native", 1)
         assert found.source.startswith(f"calibrated on {named} ")
+
+
+def test_no_fit_stands_for_a_network_whose_layers_it_does_not_count(cache, calibration):
+    """A dense network of the same outline is calibrated; a convolution in its place is not."""
+    store(calibration)
+    sizes: dict[str, Any] = {"obs": 784, "act": 0, "batch": 32, "steps": 1, "double": 1}
+    conv = Module(
+        "mine:conv", (1, 28, 28), 10, params=50_000, flops=5e6, numbers=20_000, operations=6
+    )
+    loss = "pearl.algorithms.dqn:losses"
+    dense = kernel("update.dqn", q=(784, 10), program=loss, **sizes)
+    own = kernel("update.dqn", q=(784, 10), program=loss, modules={"q": conv}, **sizes)
+    timed = estimate(dense, HOST, variant="torch")
+    guess = estimate(own, HOST, variant="torch")
+    assert (timed.rung, guess.rung) == ("calibrated", "datasheet")
+    assert cpu_estimates.OWN_NETWORK in guess.source
+    assert guess.latency_s == estimate(own, replace(HOST, real=False), variant="torch").latency_s
 
 
 def test_the_band_of_a_family_is_that_of_its_points_each_left_out():

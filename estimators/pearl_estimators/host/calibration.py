@@ -126,7 +126,10 @@ class Calibration:
         return self.contention > NOISY
 
     def find(self, kernel: Kernel, variant: str) -> Fit | None:
-        """Return the fit of a kernel in a variant, or None."""
+        """Return the fit of a kernel in a variant; None without one, and for a kernel with a
+        user-defined network, of which the terms of the fit count no layer."""
+        if kernel.modules:
+            return None
         wanted = family(kernel), variant
         return next((fit for fit in self.fits if (fit.family, fit.variant) == wanted), None)
 
