@@ -61,7 +61,7 @@ def prepare(case: Case, kind: str, given: Path) -> None:
     args = {"kind": kind, "at": AT, "asked": str(given / "asked")}
     spec: dict[str, Any] = {**case.spec(), "name": "bad"}
     spec["algorithm"] |= {"env": BAD, "num_envs": 2, "env_args": args}
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     spec["train"] |= {"steps": STEPS, "checkpoint_every": 160, "calibrate_after": False}
     (given / "spec.yaml").write_text(yaml.safe_dump(spec))
     planned(spec, cores=CORES, variants=("native", "gymnasium"))[1].save(given / "plan.json")

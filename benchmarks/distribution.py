@@ -53,7 +53,7 @@ SOURCES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 LEARNERS: dict[str, Any] = {"distribution": "data_parallel_learners", "learners": 2}
 ONE_HOST: dict[str, Any] = {"distribution": "one_host"}
-COPIES = {"replicas": dict.fromkeys(("env_step", "inference"), 2)}
+COPIES = {"replicas": dict.fromkeys(("step", "act"), 2)}
 """Limits of the planner's choice."""
 PAIRS = 3
 WIDE: dict[str, Any] = {"hidden": [512, 512], "batch_size": 1024, "learning_starts": 1024}
@@ -64,7 +64,7 @@ WAITS: dict[str, tuple[dict[str, Any], int]] = {
     "1 ms, 16 environments": ({**WAITING, "env_args": {"ms": 1.0}, "num_envs": 16}, 4_000),
     "8 ms, 16 environments": ({**WAITING, "env_args": {"ms": 8.0}, "num_envs": 16}, 800),
 }
-"""What an env_step takes → changes of DQN's source, env steps of a run."""
+"""What a step takes → changes of DQN's source, env steps of a run."""
 UNSEEN, LEAST, MOST = 20, 64, 1 << 20
 """Messages of the links: sizes, log-uniform between these bytes."""
 INLINE = 100_000
@@ -157,7 +157,7 @@ def choice(cluster: Any, *, quick: bool) -> Part:
         if "8 ms" in what:
             gain = mine / median(rates["one_host"])
             bars.append(at_least(f"{what}: beside one host", gain, 1.7, "{:.2f}×"))
-    columns = ["env_step", "hosts chosen", *(f"{n}, env steps/s" for n in rates)]
+    columns = ["step", "hosts chosen", *(f"{n}, env steps/s" for n in rates)]
     return Part("choice", columns, rows, bars)
 
 
@@ -180,7 +180,7 @@ def waiting(cluster: Any, *, quick: bool) -> Part:
             run = trained(system, plan)
             seen, told = run.env_steps_per_s or 0.0, plan.rates["env_steps_per_s"]
             rates[envs, policy] = seen
-            steps = [t for t in plan.tasks if t.task == "env_step"]
+            steps = [t for t in plan.tasks if t.task == "step"]
             where = ", ".join(sorted(f"{t.device} {t.variant}" for t in steps))
             shown = [f"{told:,.0f}", f"{seen:,.0f}", f"{seen / most:.0%}"]
             rows.append([str(envs), policy, where, *shown])
@@ -194,7 +194,7 @@ def waiting(cluster: Any, *, quick: bool) -> Part:
         bars.append(
             Bar(f"{envs} environments: two hosts", f"{gain:.2f}×", "at least 1.6×", gain >= 1.6)
         )
-    columns = ["environments", "policy", "env_step", "env steps/s predicted", "measured"]
+    columns = ["environments", "policy", "step", "env steps/s predicted", "measured"]
     values = {"load": load}
     return Part("waiting", [*columns, "of all in 8 ms"], rows, bars, values=values)
 

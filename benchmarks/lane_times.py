@@ -27,7 +27,7 @@ from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling, plan_samplin
 QUIET = {"train.evaluate_every": 0, "train.final_episodes": 0}
 LANES = {
     "limits.max_lanes": 2,
-    "limits.apart": [["env_step", "update"]],
+    "limits.apart": [["step", "learn"]],
     "limits.policy_lag": 1,
     "train.lanes": "threads",
 }

@@ -11,10 +11,10 @@ from benchmarks.bars import AbsentError
 from benchmarks.peers_workloads import Workload
 
 Changes = dict[str, object]
-GYMNASIUM: Changes = {"limits.variants": {"env_step": ["gymnasium"]}}
+GYMNASIUM: Changes = {"limits.variants": {"step": ["gymnasium"]}}
 OWN_ENV: Changes = {"algorithm.env": "benchmarks.peers_ours:cartpole"}
-TORCH: Changes = {"limits.variants": {"update": ["torch"]}}
-BFLOAT16: Changes = {"limits.variants": {"update": ["torch-bf16"]}}
+TORCH: Changes = {"limits.variants": {"learn": ["torch"]}}
+BFLOAT16: Changes = {"limits.variants": {"learn": ["torch-bf16"]}}
 SMALLEST: Changes = {"algorithm.hidden": [1], "algorithm.batch_size": 1}
 """So little work in every kernel that Python and dispatch are most of an iteration."""
 
@@ -63,7 +63,7 @@ def products(load: Workload, own: bool) -> float:
     torch.set_num_threads(1)
     random, system = np.random.default_rng(0), read(load.ours())
     graph = algorithm(load.algorithm).graph(system)
-    update = graph.task("update").kernel
+    update = graph.task("learn").kernel
     made = [
         [np.asarray(random.normal(size=s), np.float32) for s in ((m, k), (k, n), (m, n), n)]
         for m, k, n in kind_of(update).products(update)

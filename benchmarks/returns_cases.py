@@ -191,7 +191,7 @@ _TAXI: dict[str, Any] = {"env": "pearl_devices.masks:unmasked", "env_args": {"en
 _NORMAL: dict[str, Any] = {"normalise": {"observations": True, "rewards": True}}
 
 
-_BFLOAT16: dict[str, Any] = {"variants": {"update": ["torch-bf16"]}}
+_BFLOAT16: dict[str, Any] = {"variants": {"learn": ["torch-bf16"]}}
 """Updates whose products between hidden layers are in bfloat16."""
 
 

@@ -203,7 +203,7 @@ def updates(rounds: int) -> Part:
 SLOW_US = (30, 200)
 """CPU time of a step of the slow environments, in microseconds."""
 ONE_LANE: dict[str, object] = {"max_lanes": 1}
-TWO_LANES: dict[str, object] = {"max_lanes": 2, "policy_lag": 2, "replicas": {"env_step": 2}}
+TWO_LANES: dict[str, object] = {"max_lanes": 2, "policy_lag": 2, "replicas": {"step": 2}}
 
 
 def lanes(rounds: int) -> Part:
@@ -212,7 +212,7 @@ def lanes(rounds: int) -> Part:
     def cases() -> Iterator[Case]:
         for us in SLOW_US:
             one, two = (_trainer(us, limits) for limits in (ONE_LANE, TWO_LANES))
-            split = [t.shares for t in two.plan.tasks if t.task == "env_step"]
+            split = [t.shares for t in two.plan.tasks if t.task == "step"]
             more = {"env_steps_split": split[0] if split else ()}
             predicted = [f"{one.plan.value:,.0f}, {two.plan.value:,.0f}"]
             ratio = two.plan.value / one.plan.value

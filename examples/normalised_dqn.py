@@ -1,6 +1,6 @@
 """DQN on observations that a kernel kind of this file's own normalises by running statistics.
 
-The kernel stands between env_step and inference. It also normalises the successors that the replay
+The kernel stands between step and act. It also normalises the successors that the replay
 stores, so learning sees what acting sees. In evaluation, in `pearl.Policy` and for the first
 observations of a run `look` does the same with the statistics as training left them.
 
@@ -67,9 +67,9 @@ NORMALISE = KernelKind(
 
 def graph(system):
     loop = dqn.graph(system)
-    sizes = {"envs": loop.task("env_step").kernel.dim("envs"), "obs": system.env.obs}
+    sizes = {"envs": loop.task("step").kernel.dim("envs"), "obs": system.env.obs}
     task = Task("normalise", kernel("examples.normalised_dqn:NORMALISE", sizes), writes=("seen",))
-    return inserted(loop, task, after="env_step", before="inference")
+    return inserted(loop, task, after="step", before="act")
 
 
 def initialise(buffers, system, seed):

@@ -1,7 +1,7 @@
 """DQN with an intrinsic reward: random network distillation (Burda et al. 2018, arXiv 1810.12894).
 
 The bonus of a state is the error of a network that learns to predict the outputs of a fixed random
-one there: it falls where the agent has been. It is computed between env_step and replay_insert, by
+one there: it falls where the agent has been. It is computed between step and store, by
 a kernel kind of this file's own.
 
 PYTHONPATH=. python -m examples.rnd
@@ -52,10 +52,10 @@ BONUS = KernelKind(
 
 def graph(system):
     loop = dqn.graph(system)
-    envs = loop.task("env_step").kernel.dim("envs")
+    envs = loop.task("step").kernel.dim("envs")
     sizes = {"envs": envs, "obs": system.env.obs, "hidden": 64}
     task = Task("bonus", kernel("examples.rnd:BONUS", sizes, args={"scale": 1.0}), writes=("rnd",))
-    return inserted(loop, task, after="env_step", before="replay_insert")
+    return inserted(loop, task, after="step", before="store")
 
 
 def initialise(buffers, system, seed):

@@ -101,7 +101,7 @@ def marked(text: str, simulated: Collection[str]) -> str:
 
     simulated: names of devices. The first mention of the device, of one of its lanes (`fpga.0`) or
     links (`cpu-fpga`) in a sentence is marked. A sentence that has the word stays as it is. Keys
-    and values of a command (`limits.pin.update=fpga`) are not mentions.
+    and values of a command (`limits.pin.learn=fpga`) are not mentions.
     """
     if not simulated:
         return text

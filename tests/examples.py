@@ -46,14 +46,14 @@ def two_device_plan() -> Plan:
     gpu = {"width": 16, "width_unit": "sm", "variant": "torch", "rung": "datasheet"}
     share = {"firings": 8, "share_of_period": 8 * 60e-6 / 500e-6}
     tasks = (
-        placement("inference", "cpu", "cpu/0", 30e-6),
-        placement("env_step", "cpu", "cpu/0", 120e-6, bound_by="compute"),
-        placement("replay_insert", "cpu", "cpu/0", 8e-6, bound_by="memory"),
-        placement("replay_sample", "cpu", "cpu/0", 20e-6, firings=8, share_of_period=0.32),
-        placement("update", "gpu0", "gpu0/0", 60e-6, **gpu, **share),
-        placement("param_sync", "gpu0", "gpu0/0", 20e-6, **gpu),
+        placement("act", "cpu", "cpu/0", 30e-6),
+        placement("step", "cpu", "cpu/0", 120e-6, bound_by="compute"),
+        placement("store", "cpu", "cpu/0", 8e-6, bound_by="memory"),
+        placement("sample", "cpu", "cpu/0", 20e-6, firings=8, share_of_period=0.32),
+        placement("learn", "gpu0", "gpu0/0", 60e-6, **gpu, **share),
+        placement("sync", "gpu0", "gpu0/0", 20e-6, **gpu),
     )
-    cpu = ("inference", "env_step", "replay_insert", *["replay_sample"] * 8)
+    cpu = ("act", "step", "store", *["sample"] * 8)
     lanes = (
         Lane("cpu/0", "cpu", 1, "cores", tuple(Entry(t) for t in cpu), 318 / 500),
         Lane(
@@ -61,7 +61,7 @@ def two_device_plan() -> Plan:
             "gpu0",
             16,
             "sm",
-            (*(Entry("update", -1) for _ in range(8)), Entry("param_sync", -1)),
+            (*(Entry("learn", -1) for _ in range(8)), Entry("sync", -1)),
             1.0,
         ),
         Lane(
@@ -69,20 +69,20 @@ def two_device_plan() -> Plan:
             "cpu-gpu0",
             0,
             "link",
-            (*(Entry("replay_sample>gpu0") for _ in range(8)), Entry("param_sync>cpu")),
+            (*(Entry("sample>gpu0") for _ in range(8)), Entry("sync>cpu")),
             0.18,
         ),
     )
     edges = (
-        Channel("inference", "env_step", 1, 1, 0, 0, 0, 1, 32.0, None),
-        Channel("env_step", "inference", 1, 1, 1, 1, 0, 2, 128.0, None),
-        Channel("env_step", "replay_insert", 1, 1, 0, 0, 0, 1, 400.0, None),
-        Channel("replay_insert", "replay_sample", 8, 1, 0, 0, 0, None, 0.0, None),
-        Channel("replay_sample", "replay_insert", 1, 8, 8, 8, 0, None, 0.0, None),
-        Channel("replay_sample", "update", 1, 1, 2, 0, 2, 4, 12_800.0, "cpu-gpu0"),
-        Channel("update", "param_sync", 1, 8, 0, 0, 0, None, 0.0, None),
-        Channel("param_sync", "update", 8, 1, 8, 8, 0, None, 0.0, None),
-        Channel("param_sync", "inference", 1, 1, 2, 1, 1, 3, 18_184.0, "cpu-gpu0"),
+        Channel("act", "step", 1, 1, 0, 0, 0, 1, 32.0, None),
+        Channel("step", "act", 1, 1, 1, 1, 0, 2, 128.0, None),
+        Channel("step", "store", 1, 1, 0, 0, 0, 1, 400.0, None),
+        Channel("store", "sample", 8, 1, 0, 0, 0, None, 0.0, None),
+        Channel("sample", "store", 1, 8, 8, 8, 0, None, 0.0, None),
+        Channel("sample", "learn", 1, 1, 2, 0, 2, 4, 12_800.0, "cpu-gpu0"),
+        Channel("learn", "sync", 1, 8, 0, 0, 0, None, 0.0, None),
+        Channel("sync", "learn", 8, 1, 8, 8, 0, None, 0.0, None),
+        Channel("sync", "act", 1, 1, 2, 1, 1, 3, 18_184.0, "cpu-gpu0"),
     )
     return Plan(
         pearl_version="0.1.0",
@@ -109,7 +109,7 @@ def two_device_plan() -> Plan:
         energy_per_iteration_j=0.081,
         power_w=162.0,
         env_steps_per_j=98.8,
-        bottleneck=Bottleneck("lane", "gpu0/0", ("update", "param_sync")),
+        bottleneck=Bottleneck("lane", "gpu0/0", ("learn", "sync")),
         lanes=lanes,
         tasks=tasks,
         edges=edges,
@@ -130,8 +130,8 @@ def two_device_plan() -> Plan:
 
 
 def fused_plan() -> Plan:
-    """The same loop on one CPU lane, sampling and update fused."""
-    members = ("replay_sample", "update", "replay_update")
+    """The same loop on one CPU lane, sample and learn fused."""
+    members = ("sample", "learn", "priorities")
     fused = [
         placement(
             t,
@@ -145,12 +145,12 @@ def fused_plan() -> Plan:
         for t in members
     ]
     tasks = (
-        placement("inference", "cpu", "cpu/0", 30e-6),
-        placement("env_step", "cpu", "cpu/0", 120e-6),
-        placement("replay_insert", "cpu", "cpu/0", 8e-6),
+        placement("act", "cpu", "cpu/0", 30e-6),
+        placement("step", "cpu", "cpu/0", 120e-6),
+        placement("store", "cpu", "cpu/0", 8e-6),
         *fused,
     )
-    order = ["inference", "env_step", "replay_insert", *members * 8]
+    order = ["act", "step", "store", *members * 8]
     return replace(
         two_device_plan(),
         status="optimal",
@@ -160,7 +160,7 @@ def fused_plan() -> Plan:
         lanes=(Lane("cpu/0", "cpu", 1, "cores", tuple(Entry(t) for t in order), 1.0),),
         tasks=tasks,
         edges=two_device_plan().edges[:5],
-        bottleneck=Bottleneck("lane", "cpu/0", ("inference", "env_step", *members)),
+        bottleneck=Bottleneck("lane", "cpu/0", ("act", "step", *members)),
     )
 
 
@@ -172,7 +172,7 @@ def recorded(plan: Plan) -> dict[str, object]:
     calls = tuple(
         MeasuredCall(c.lane, c.name, 40 * plan.task(c.name).firings
                      + next(iter(c.firings.values())).start, 1.09 * c.start_s,
-                     1.09 * c.end_s, 1 if c.name == "inference" else None)
+                     1.09 * c.end_s, 1 if c.name == "act" else None)
         for c in planned_calls(plan, schedule, 4)
     )  # fmt: skip
     lanes = []
@@ -219,7 +219,7 @@ def example_run(plan: Plan | None = None, **other: object) -> Run:
         "energy_source": "modelled",
         "simulated": False,
         "tasks": tuple(
-            TaskTiming(t.task, t.seconds, 1.09 * t.seconds, t.firings * 6250, t.task == "update")
+            TaskTiming(t.task, t.seconds, 1.09 * t.seconds, t.firings * 6250, t.task == "learn")
             for t in plan.tasks
         ),
         "plan": plan,

@@ -40,7 +40,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
         "epochs": 2,
     }
 }
-LEARNING = {"update": "eager", "param_sync": "eager"}
+LEARNING = {"learn": "eager", "sync": "eager"}
 
 
 def gpu_plan(

@@ -27,49 +27,47 @@ COUNT = 50
 def dqn(k: int = 4, *, fused: bool = False, envs: int = 8) -> TaskGraph:
     """DQN with k gradient steps a vector step, the table of `docs/theory.md`."""
     found = (
-        Task("inference", Kernel("inference"), reads=("actor",)),
-        Task("env_step", Kernel("env_step"), reads=("env",), writes=("env",)),
-        Task("replay_insert", Kernel("replay_insert"), writes=("replay",)),
-        Task("replay_sample", Kernel("replay_sample"), reads=("replay",)),
-        Task("update", Kernel("update"), reads=("params",), writes=("params",)),
-        Task("replay_update", Kernel("replay_update"), writes=("replay",)),
-        Task("param_sync", Kernel("param_sync"), reads=("params",), writes=("actor",), copies=True),
+        Task("act", Kernel("inference"), reads=("actor",)),
+        Task("step", Kernel("env_step"), reads=("env",), writes=("env",)),
+        Task("store", Kernel("replay_insert"), writes=("replay",)),
+        Task("sample", Kernel("replay_sample"), reads=("replay",)),
+        Task("learn", Kernel("update"), reads=("params",), writes=("params",)),
+        Task("priorities", Kernel("replay_update"), writes=("replay",)),
+        Task("sync", Kernel("param_sync"), reads=("params",), writes=("actor",), copies=True),
     )
     edges = (
-        Edge("inference", "env_step", bytes=64),
-        Edge("env_step", "inference", tokens_seq=1, bytes=256),
-        Edge("env_step", "replay_insert", bytes=512, limit="insertion_lag"),
-        Edge("replay_insert", "replay_sample", k, 1),
-        Edge("replay_sample", "replay_insert", 1, k, k),
-        Edge("replay_sample", "update", bytes=4096, limit="prefetch"),
-        Edge("update", "replay_update", bytes=512, limit="priority_staleness"),
-        Edge("replay_sample", "replay_update"),
-        Edge("replay_update", "replay_sample", tokens_seq=1),
-        Edge("replay_insert", "replay_update", k, 1),
-        Edge("replay_update", "replay_insert", 1, k, k),
-        Edge("update", "param_sync", 1, k),
-        Edge("param_sync", "inference", tokens_seq=1, bytes=20_000, limit="policy_lag"),
-        Edge("param_sync", "update", k, 1, k),
-        Edge("inference", "param_sync"),
-        *(Edge(t, t, tokens_seq=1) for t in ("env_step", "replay_insert", "update", "param_sync")),
+        Edge("act", "step", bytes=64),
+        Edge("step", "act", tokens_seq=1, bytes=256),
+        Edge("step", "store", bytes=512, limit="insertion_lag"),
+        Edge("store", "sample", k, 1),
+        Edge("sample", "store", 1, k, k),
+        Edge("sample", "learn", bytes=4096, limit="prefetch"),
+        Edge("learn", "priorities", bytes=512, limit="priority_staleness"),
+        Edge("sample", "priorities"),
+        Edge("priorities", "sample", tokens_seq=1),
+        Edge("store", "priorities", k, 1),
+        Edge("priorities", "store", 1, k, k),
+        Edge("learn", "sync", 1, k),
+        Edge("sync", "act", tokens_seq=1, bytes=20_000, limit="policy_lag"),
+        Edge("sync", "learn", k, 1, k),
+        Edge("act", "sync"),
+        *(Edge(t, t, tokens_seq=1) for t in ("step", "store", "learn", "sync")),
     )
     fusions = (
-        (Fusion("learn", ("replay_sample", "update", "replay_update"), Kernel("learn")),)
-        if fused
-        else ()
+        (Fusion("learn", ("sample", "learn", "priorities"), Kernel("learn")),) if fused else ()
     )
     states = {"env": 1e3, "replay": 8e9, "params": 1e6, "actor": 1e5}
     return TaskGraph("dqn", found, edges, states, fusions, envs, k, 64)
 
 
 DQN_S = {
-    "inference": 20e-6,
-    "env_step": 40e-6,
-    "replay_insert": 5e-6,
-    "replay_sample": 9e-6,
-    "update": 30e-6,
-    "replay_update": 3e-6,
-    "param_sync": 4e-6,
+    "act": 20e-6,
+    "step": 40e-6,
+    "store": 5e-6,
+    "sample": 9e-6,
+    "learn": 30e-6,
+    "priorities": 3e-6,
+    "sync": 4e-6,
 }
 
 

@@ -27,15 +27,14 @@ from pearl.training.steering import Progress
 from pearl.training.trainer import Trainer
 
 SECONDS = {
-    "inference": 100e-6,
-    "env_step": 100e-6,
-    "replay_insert": 30e-6,
-    "rollout_insert": 30e-6,
-    "gae": 100e-6,
-    "replay_sample": 50e-6,
-    "update": 200e-6,
-    "replay_update": 20e-6,
-    "param_sync": 5e-6,
+    "act": 100e-6,
+    "step": 100e-6,
+    "store": 30e-6,
+    "advantages": 100e-6,
+    "sample": 50e-6,
+    "learn": 200e-6,
+    "priorities": 20e-6,
+    "sync": 5e-6,
 }
 """Task → seconds of a firing, such that several lanes pay."""
 

@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def spec_of(case: str, **limits: Any) -> dict[str, Any]:
-    """A spec in which a firing of update takes several gradient steps, of rows that 4 divides."""
+    """A spec in which a firing of learn takes several gradient steps, of rows that 4 divides."""
     options = CASES[case]
     if "name" not in options:
         return replay_spec("dqn", limits, **options)
@@ -47,7 +47,7 @@ def planned_with(case: str, learners: int, reduction: Any = None) -> tuple[Syste
     system = replace(system, raw=raw, limits=replace(system.limits, **given))
     host = replace(system.platform.devices[0], width=4, max_lanes=4)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
-    graph, limits = build_graph(system), replace(system.limits, variants={"update": ("torch",)})
+    graph, limits = build_graph(system), replace(system.limits, variants={"learn": ("torch",)})
     sheet = build_cost_table(graph, untimed(system).platform, limits)
     modes = tuple(m for m in sheet.modes if len(m.tasks) == 1)
     costs = replace(sheet, platform=system.platform, modes=modes)
@@ -57,7 +57,7 @@ def planned_with(case: str, learners: int, reduction: Any = None) -> tuple[Syste
 def apart(plan: Plan) -> Plan:
     """The plan with every learner but the first on a lane of its own."""
     lane = {t.task: t.task.rpartition("_")[2] for t in plan.tasks}
-    parts = ("gradient_", "all_reduce_", "update_")
+    parts = ("gradient_", "average_", "learn_")
     return spread(
         plan, {t: int(n) if t.startswith(parts) and n.isdigit() else 0 for t, n in lane.items()}
     )

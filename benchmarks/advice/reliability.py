@@ -58,7 +58,7 @@ def given(number: int) -> dict[str, Any]:
     if ":" in str(spec["algorithm"]["env"]):
         spec["algorithm"]["env"] = "CartPole-v1"
     if random_.random() < TORCH:
-        spec["limits"]["variants"] = {"update": ["torch"]}
+        spec["limits"]["variants"] = {"learn": ["torch"]}
     return spec
 
 

@@ -1,7 +1,7 @@
 """Actors on this host's cores: one, two, four, predicted from the times of one and measured.
 
 DQN on environments of the user's own that take a given CPU time a step. An actor is a copy of
-env_step with its share of the environments; there are as many lanes as actors, up to the cores, so
+step with its share of the environments; there are as many lanes as actors, up to the cores, so
 four actors on two cores are to gain little over two. Wall time, in turns, each round with the
 control of `benchmarks.two_cores`: rounds in which the machine was shared do not count.
 """
@@ -30,7 +30,7 @@ def trainer(actors: int) -> pearl.Trainer:
     lanes = min(actors, usable_cpu_count())
     limits: dict[str, Any] = {"max_lanes": lanes, "policy_lag": 2}
     if actors > 1:
-        limits["replicas"] = {"env_step": actors}
+        limits["replicas"] = {"step": actors}
     spec = {
         "algorithm": {
             "name": "dqn", "env": "benchmarks.slow_env:cartpole", "env_args": {"us": STEP_US},

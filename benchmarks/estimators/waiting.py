@@ -38,7 +38,7 @@ def trained(way: str) -> pearl.Run:
     if way == "vector environment":
         spec["algorithm"]["env"] = "benchmarks.slow_env:sleeping_together"
     if way == "in turn":
-        spec["limits"] = {"variants": {"env_step": ["gymnasium"]}}
+        spec["limits"] = {"variants": {"step": ["gymnasium"]}}
     return pearl.compile(spec).train()
 
 
@@ -52,7 +52,7 @@ def run(quick: bool, data: Path | None) -> Part:
         assert predicted is not None
         rates[way] = measured, measured / predicted
         waited = found.drift.waited if found.drift else None
-        variant = found.plan.task("env_step").variant
+        variant = found.plan.task("step").variant
         shown = [f"{predicted:,.0f}", f"{measured:,.0f}", f"{measured / predicted:.2f}"]
         rows.append([way, variant, *shown, "" if waited is None else f"{waited:.0%}"])
         kept[way] = {"predicted": predicted, "measured": measured, "waited": waited}
@@ -63,5 +63,5 @@ def run(quick: bool, data: Path | None) -> Part:
     for way, (_, ratio) in rates.items():
         off, what = ratio - 1, f"{way}: measured over predicted - 1"
         bars.append(Bar(what, f"{off:+.0%}", f"within {NEAR:.0%}", abs(off) <= NEAR))
-    columns = ["way", "env_step", "predicted env steps/s", "measured", "ratio", "no core"]
+    columns = ["way", "step", "predicted env steps/s", "measured", "ratio", "no core"]
     return Part("waiting", columns, rows, bars, [], {"rates": kept})

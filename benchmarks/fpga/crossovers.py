@@ -22,7 +22,7 @@ CASES = (((64, 64), 32), ((64, 64), 512), ((256, 256), 128))
 OBJECTIVES = {"throughput": "env steps/s", "power_efficiency": "env steps/J"}
 TIME_LIMIT_S = 300.0
 """Of a plan, which takes a few seconds on an idle machine."""
-REPLAY = ("replay_insert", "replay_sample", "replay_update")
+REPLAY = ("store", "sample", "priorities")
 
 
 def system_of(hidden: tuple[int, ...], batch: int, doorbell_s: float, objective: str) -> Any:
@@ -44,19 +44,19 @@ def greedy(system: Any) -> tuple[str, str]:
     """The devices of replay and learner by PEARL's first step."""
     costs = build_cost_table(build_graph(system), system.platform, system.limits)
     best: dict[tuple[str, str], float] = {}
-    for task in (*REPLAY, "update"):
+    for task in (*REPLAY, "learn"):
         for mode in costs.of(task):
             if mode.tasks == (task,):
                 key, cost = (task, mode.device), mode.estimate.latency_s
                 best[key] = min(cost, best.get(key, cost))
     names = [d.name for d in system.platform.devices]
     able = [d for d in names if all((t, d) in best for t in REPLAY)]
-    learners = [d for d in names if ("update", d) in best]
+    learners = [d for d in names if ("learn", d) in best]
 
     def period(pair: tuple[str, str]) -> float:
         replay, learner = pair
-        write = best["replay_update", replay] + best["replay_insert", replay]
-        return best["replay_sample", replay] + max(write, best["update", learner])
+        write = best["priorities", replay] + best["store", replay]
+        return best["sample", replay] + max(write, best["learn", learner])
 
     return min(product(able, learners), key=period)
 
@@ -72,7 +72,7 @@ def run(quick: bool, data: Path | None) -> Part:
         plan = pearl.plan(system, time_limit_s=TIME_LIMIT_S)
         on = {t.task: t for t in plan.tasks}
         replay, learner = greedy(system)
-        pins = {**dict.fromkeys(REPLAY, replay), "update": learner}
+        pins = {**dict.fromkeys(REPLAY, replay), "learn": learner}
         pinned = replace(system, limits=replace(system.limits, pin=pins))
         try:
             theirs = pearl.plan(pinned, time_limit_s=TIME_LIMIT_S).value
@@ -85,8 +85,8 @@ def run(quick: bool, data: Path | None) -> Part:
                 "-".join(map(str, hidden)),
                 str(batch),
                 f"{1e6 * doorbell:g} µs",
-                on["replay_sample"].device,
-                f"{on['update'].device} {on['update'].variant}",
+                on["sample"].device,
+                f"{on['learn'].device} {on['learn'].variant}",
                 f"{plan.value:,.0f}",
                 f"{replay}, {learner}",
                 f"{theirs / plan.value:.0%}",

@@ -56,7 +56,7 @@ def system(env: str = "FrozenLake-v1", **given: Any) -> pearl.System:
             "offline": options,
         },
         "platform": PLATFORM,
-        "limits": {"averaging": tau, **({"pin": {"update": device}} if device else {})},
+        "limits": {"averaging": tau, **({"pin": {"learn": device}} if device else {})},
     }
     if tasklets:
         raw = pearl.load(spec).raw

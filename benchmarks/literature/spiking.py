@@ -21,11 +21,11 @@ def run(quick: bool, data: Path | None) -> Part:
     for latency_s in LATENCIES_S:
         plan = choose(latency_s)
         values = [
-            choose(latency_s, inference=acts, update=learns).value
+            choose(latency_s, act=acts, learn=learns).value
             for acts, learns in itertools.product(("cpu", "ipu"), repeat=2)
         ]
         wrong += plan.value < max(values) * (1 - 1e-9)
-        acts, learns = (plan.task(t).device for t in ("inference", "update"))
+        acts, learns = (plan.task(t).device for t in ("act", "learn"))
         here = f"link of {1e6 * latency_s:g} us: acts on {acts}, learns on {learns} (simulated)"
         claimed = "MIMD tiles suit the sequential steps of spiking networks"
         rows.append(["snnTorch on IPUs", claimed, here, "modelled", command("spiking")])

@@ -29,24 +29,24 @@ def loop(ratio: str, envs: int = 8, **more: Any) -> dict[str, Any]:
 def pairs() -> list[Pair]:
     one = loop("1/8")
     prioritised = {"capacity": 4096, "kind": "prioritised", "fanout": 8}
-    apart = {"env_step": 4 * MS, "update": 4 * MS}
-    drawing = {"replay_sample": 2 * MS, "update": 2 * MS}
-    deferring = {"env_step": 2 * MS, "update": 2 * MS, "replay_update": 2 * MS}
-    storing = {"env_step": 3 * MS, "replay_insert": 3 * MS}
-    late = {"inference": 8 * MS}
+    apart = {"step": 4 * MS, "learn": 4 * MS}
+    drawing = {"sample": 2 * MS, "learn": 2 * MS}
+    deferring = {"step": 2 * MS, "learn": 2 * MS, "priorities": 2 * MS}
+    storing = {"step": 3 * MS, "store": 3 * MS}
+    late = {"act": 8 * MS}
     uneven = {
         "algorithm": loop("1/8", 4),
-        "sleeps": {"env_step": 4 * 2.9 * MS},
-        "drawn": {"env_step": lambda r: 20 * MS if r.random() < 0.1 else MS},
+        "sleeps": {"step": 4 * 2.9 * MS},
+        "drawn": {"step": lambda r: 20 * MS if r.random() < 0.1 else MS},
     }
-    copies = {"max_lanes": 5, "replicas": {"inference": 4, "env_step": 4}}
+    copies = {"max_lanes": 5, "replicas": {"act": 4, "step": 4}}
     return [
         Pair(
             "9 groups of one environment, policy lag 8",
-            Case(loop("1/4", 1), {"max_lanes": 1}, {"env_step": MS}, late),
+            Case(loop("1/4", 1), {"max_lanes": 1}, {"step": MS}, late),
             Case(
                 loop("1/4", 9), {"max_lanes": 1, "env_groups": 9, "policy_lag": 8},
-                {"env_step": MS}, late,
+                {"step": MS}, late,
             ),
             7.0,
         ),
@@ -71,8 +71,8 @@ def pairs() -> list[Pair]:
             Case(one, {"max_lanes": 2, "insertion_lag": 1}, storing),
         ),
         Pair(
-            "4 copies of env_step", Case(one, {"max_lanes": 4}, {"env_step": 8 * MS}),
-            Case(one, {"max_lanes": 5, "replicas": {"env_step": 4}}, {"env_step": 8 * MS}),
+            "4 copies of step", Case(one, {"max_lanes": 4}, {"step": 8 * MS}),
+            Case(one, {"max_lanes": 5, "replicas": {"step": 4}}, {"step": 8 * MS}),
         ),
         Pair(
             "4 uneven actors in any order, policy lag 32",

@@ -19,8 +19,8 @@ from pearl.training.trainer import Trainer
 
 LAGS = (0, 1, 4, 16)
 KINDS = {
-    "policy_lag": ("param_sync", "inference"),
-    "priority_staleness": ("update", "replay_update"),
+    "policy_lag": ("sync", "act"),
+    "priority_staleness": ("learn", "priorities"),
 }
 """Limit → the edge whose slack it bounds."""
 

@@ -117,7 +117,7 @@ def waiting(case: Case) -> Iterator[None]:
             return lambda: Later(time.perf_counter() + late_s, call)
         draw = case.drawn.get(task)
         if draw is None:
-            acting = task in ("env_step", "inference")
+            acting = task in ("step", "act")
             part = float(envs) / _acting(case) if acting else 1.0  # type: ignore[arg-type]
             sleep_s = case.sleeps.get(task, 0.0) * part
             if not sleep_s:

@@ -38,7 +38,7 @@ LIMIT_S = 40.0
 def planned(hosts: int, limit_s: float) -> dict[str, Any]:
     """The plan's rate, its gap, and what it took, from the platform on."""
     wall, cpu = time.perf_counter(), time.process_time()
-    copies = dict.fromkeys(("env_step", "inference"), hosts)
+    copies = dict.fromkeys(("step", "act"), hosts)
     sizes = {"num_envs": 4096, "replay_ratio": "1/512", "batch_size": 512, "learning_starts": 5000}
     given = {"platform": "cpu_gpu", "limits.replicas": copies, "limits.policy_lag": 1}
     system = load("dqn_cartpole", set=given | {f"algorithm.{k}": v for k, v in sizes.items()})
@@ -53,9 +53,9 @@ def planned(hosts: int, limit_s: float) -> dict[str, Any]:
     platform = join_hosts("hosts", dict.fromkeys(names, machine), network)
     graph = build_graph(system)
     table, modes = build_cost_table(graph, platform, system.limits), []
-    envs = graph.task("env_step").environments
+    envs = graph.task("step").environments
     for m in table.modes:  # environments of the user's own: on the cores of a CPU, STEP_S each
-        if "env_step" not in m.tasks:
+        if "step" not in m.tasks:
             modes.append(m)
         elif not m.fused and m.device.endswith("/cpu"):
             modes.append(replace(m, estimate=Estimate(STEP_S * (m.share or envs) / m.width)))
@@ -64,7 +64,7 @@ def planned(hosts: int, limit_s: float) -> dict[str, Any]:
     return {
         "env_steps_per_s": plan.rates["env_steps_per_s"], "period_s": plan.period_s,
         "bound_s": plan.bound_s, "gap": plan.gap, "status": plan.status,
-        "copies": sum(task.task.startswith("env_step") for task in plan.tasks),
+        "copies": sum(task.task.startswith("step") for task in plan.tasks),
         "hosts": len({task.device.partition("/")[0] for task in plan.tasks}),
         "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu,
     }  # fmt: skip

@@ -105,23 +105,23 @@ def pipeline(seed: int, blocks: int, devices: int, in_flight: int, *, equal: boo
 
 
 def rollout(seed: int, steps: int, *, lag: int = 0, devices: int = 3) -> Loop:
-    """The loop of PPO: `act` and `env_step` fire `steps` times an iteration, `update` once.
+    """The loop of PPO: `act` and `step` fire `steps` times an iteration, `learn` once.
 
     A step takes 0.1 to 1 ms on each device, an update 0.2 to 3 times `steps` of that. lag: further
     iterations by which the policy may be old. Copies go over links of 1 GB/s.
     """
     r = np.random.default_rng(seed)
-    names, places = ("act", "env_step", "update"), "abcdefgh"[:devices]
+    names, places = ("act", "step", "learn"), "abcdefgh"[:devices]
     edges = (
-        Edge("act", "env_step", bytes=8.0),
-        Edge("env_step", "act", tokens_seq=1, bytes=1e3),
-        Edge("env_step", "update", 1, steps, bytes=1e3),
-        Edge("update", "act", steps, 1, steps * (1 + lag), bytes=1e5),
+        Edge("act", "step", bytes=8.0),
+        Edge("step", "act", tokens_seq=1, bytes=1e3),
+        Edge("step", "learn", 1, steps, bytes=1e3),
+        Edge("learn", "act", steps, 1, steps * (1 + lag), bytes=1e5),
     )
     modes = []
     for name in names:
         for place in places:
-            more = steps * r.uniform(0.2, 3.0) if name == "update" else 1.0
+            more = steps * r.uniform(0.2, 3.0) if name == "learn" else 1.0
             modes.append(mode(name, place, float(r.uniform(1e-4, 1e-3) * more)))
     links = tuple(Link(places[0], d, 1e-6, 1e9) for d in places[1:])
     platform = Platform("star", tuple(Device(d, "null") for d in places), links)

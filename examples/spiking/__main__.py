@@ -29,8 +29,8 @@ def choose(latency_s: float, **pin: str) -> pearl.Plan:
 def main(what: str, count: str = "5") -> None:
     if what == "devices":
         for latency_s in LATENCIES_S:
-            plan, on_cpu = choose(latency_s), choose(latency_s, update="cpu", inference="cpu")
-            acts, learns = (plan.task(task).device for task in ("inference", "update"))
+            plan, on_cpu = choose(latency_s), choose(latency_s, learn="cpu", act="cpu")
+            acts, learns = (plan.task(task).device for task in ("act", "learn"))
             print(
                 f"link of {latency_s * 1e6:g} us: acts on {acts}, learns on {learns}; "
                 f"{plan.value:,.0f} env steps/s (the tiles are simulated), on the CPU alone "

@@ -1,4 +1,4 @@
-"""A gradient step with two critics as nine tasks, instead of one task `update`.
+"""A gradient step with two critics as nine tasks, instead of one task `learn`.
 
     act1 ──┬──> value1 ──┬──> critic1 ──┬──> climb1 ──┬──> update
     act2 ──┴──> value2 ──┴──> critic2 ──┴──> climb2 ──┘
@@ -41,10 +41,10 @@ TASKS = (
 """Pairs of tasks; their state, the actor's or that of each critic; whether they write it."""
 
 LEARNING = (
-    "replay_sample",
+    "sample",
     *(f"{name}{i}" for name, _, _ in TASKS for i in (1, 2)),
-    "update",
-    "param_sync",
+    "learn",
+    "sync",
 )
 
 
@@ -93,10 +93,10 @@ def of_critic(i):
 
 
 def split(loop, module, *, steps, followed):
-    """The loop of an algorithm with its task `update` in nine. module: of this folder, with the
+    """The loop of an algorithm with its task `learn` in nine. module: of this folder, with the
     kinds of act, climb and update. steps: gradient steps between two of the actor. followed: 1 or 2
     critics, whose slopes the actor climbs."""
-    whole, before = loop.task("update").kernel, loop.task("replay_sample")
+    whole, before = loop.task("learn").kernel, loop.task("sample")
     if whole.dim("steps") != steps or loop.updates != steps or whole.dim("batch") % 4:
         raise SpecError(
             f"algorithm: given {loop.updates} gradient steps in an iteration, on "
@@ -118,8 +118,8 @@ def split(loop, module, *, steps, followed):
         for name, state, writes in TASKS
         for i in (1, 2)
     ]
-    new.append(made("update", 0, "learner", True))
-    edges = [e for e in loop.edges if (e.src, e.dst) != (before.name, "update")]
+    new.append(made("learn", 0, "learner", True))
+    edges = [e for e in loop.edges if (e.src, e.dst) != (before.name, "learn")]
     for place, sender in enumerate([before, *new]):
         kind, arrays = kind_of(sender.kernel), kind_of(sender.kernel).arrays(sender.kernel)
         for reader in new[place:]:
@@ -128,10 +128,10 @@ def split(loop, module, *, steps, followed):
                 carried = float(sum(size_bytes(arrays[name]) for name in both))
                 edges.append(Edge(sender.name, reader.name, bytes=carried))
     for i in (1, 2):
-        back = (("update", "act"), ("update", "climb"), (f"critic{i}", "value"))
+        back = (("learn", "act"), ("learn", "climb"), (f"critic{i}", "value"))
         edges += [Edge(src, f"{dst}{i}", tokens_seq=1) for src, dst in back]
         edges.append(Edge(f"critic{i}", f"critic{i}", tokens_seq=1))
-    place, third = loop.tasks.index(loop.task("update")), loop.states["learner"] / 3
+    place, third = loop.tasks.index(loop.task("learn")), loop.states["learner"] / 3
     return replace(
         loop,
         tasks=(*loop.tasks[:place], *new, *loop.tasks[place + 1 :]),

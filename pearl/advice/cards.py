@@ -10,7 +10,6 @@ from pearl.advice.case import Finding
 from pearl.advice.comparison import number
 from pearl.explanation.sections import SLACK
 from pearl.planning.plans import Plan
-from pearl.report import words
 from pearl.report.document import Block, Card, Cards, Command, Section, Sentences
 from pearl.report.figures.bars import BarRow, Part, bar_chart, stacked_bar
 from pearl.report.figures.front import sureness, tried_numbers
@@ -162,9 +161,8 @@ def _measure(finding: Finding, plan: Plan) -> Section:
     figure = bar_chart(bars, "Loss on average by not knowing the true times.")
     text = f"Knowing its time, the plan chosen is expected to be {percent(gain)} faster."
     family = name_devices(str(finding.numbers["family"]), plan)
-    task = re.match(r"\w+", family)
-    if task is not None:
-        family = f"Task {words.short_name(task[0])}{family[task.end() :]}"
+    if family:
+        family = f"Task {family}"
     return Section(
         "What to measure next",
         f"{family}.",

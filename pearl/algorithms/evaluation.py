@@ -31,12 +31,12 @@ def acting_of(graph: TaskGraph) -> Kernel:
     for task in graph.tasks:
         if acting := kind_of(task.kernel).policy:
             return acting(task.kernel)
-    return replace(graph.task("inference").kernel, interface=interface_of(graph))
+    return replace(graph.task("act").kernel, interface=interface_of(graph))
 
 
 def acting_if_any(graph: TaskGraph) -> Kernel | None:
     """Return `acting_of`, or None for a graph without a task that acts or writes such a policy."""
-    found = any(t.name == "inference" or kind_of(t.kernel).policy for t in graph.tasks)
+    found = any(t.name == "act" or kind_of(t.kernel).policy for t in graph.tasks)
     return acting_of(graph) if found else None
 
 
@@ -50,7 +50,7 @@ def task_of(system: System, graph: TaskGraph) -> Task | None:
     acting = acting_if_any(graph)
     if acting is None or not (train.evaluate_every and train.evaluate_episodes):
         return None
-    return Task("evaluation", kernel_of(system, acting, train.evaluate_episodes))
+    return Task("evaluate", kernel_of(system, acting, train.evaluate_episodes))
 
 
 def kernel_of(system: System, acting: Kernel, episodes: int) -> Kernel:

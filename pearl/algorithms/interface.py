@@ -47,7 +47,7 @@ def _obstacle(task: Task, graph: TaskGraph) -> str:
     where = f"graph {graph.name!r}: task {task.name!r} (kernel kind {kernel.kind}) writes {nouns}"
     if len(written) > 1:
         return f"{where}; a kernel changes one of the two: make two of it"
-    acting = graph.task("inference").kernel
+    acting = graph.task("act").kernel
     if written == (OBSERVED,):
         if acting.dims.get("states"):
             return f"{where}, which are the numbers of states that a table is indexed by"
@@ -81,7 +81,7 @@ def _stores(task: Task) -> bool:
 def _groups(graph: TaskGraph) -> int:
     """Number of groups of environments: the tokens on the way from them to the network."""
     return max(
-        (e.tokens_seq for e in graph.edges if (e.src, e.dst) == ("env_step", "inference")),
+        (e.tokens_seq for e in graph.edges if (e.src, e.dst) == ("step", "act")),
         default=1,
     )
 
@@ -110,7 +110,7 @@ def interface(system: System, acting: Kernel, arrays: Buffers) -> Interface:
 
 def pass_first(acting: Kernel, arrays: Buffers) -> None:
     """Pass the first observations of environments (env.obs) through the user-defined kernels, as
-    their firings do with later ones; env_step has done everything else.
+    their firings do with later ones; step has done everything else.
 
     arrays: env.obs, and those of `policy_states`.
     """

@@ -78,7 +78,7 @@ class Options(RolloutOptions):
 
 
 def graph(system: System) -> TaskGraph:
-    """Return the task graph of PPO on this system: one firing of update does all epochs of a
+    """Return the task graph of PPO on this system: one firing of learn does all epochs of a
     rollout."""
     a = system.algorithm
     return build(

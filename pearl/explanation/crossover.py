@@ -48,7 +48,7 @@ class Crossover:
 
 def crossover(
     system: System,
-    task: str = "update",
+    task: str = "learn",
     *,
     most: int = MOST,
     method: str | None = None,

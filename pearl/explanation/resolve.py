@@ -172,7 +172,7 @@ class Resolver:
 
 
 def throughput(plan: Plan) -> float:
-    """Return env steps per second; iterations if the graph has no env_step."""
+    """Return env steps per second; iterations if the graph steps no environment."""
     return plan.rates["env_steps_per_s"] or 1 / plan.period_s
 
 

@@ -204,7 +204,7 @@ def _change_text(after: float | None, before: float | None, unit: str = "") -> s
 def change_words(w: WhatIf) -> str:
     """Return a change in few words: `learn 20 % faster`, `fetch one batch ahead`."""
     if w.kind == "task":
-        return f"{words.short_name(w.name)} 20{words.BLANK}% faster"
+        return f"{w.name} 20{words.BLANK}% faster"
     if w.kind == "slack":
         return SLACK.get(w.name, w.text)
     if w.kind == "link":
@@ -261,7 +261,7 @@ def _what_if(e: Explanation) -> Section | None:
     ][:SHOWN]
     small = [w for w in known if w.kind != "device" and abs(w.gain or 0.0) < VISIBLE]
     if small:
-        tasks = [words.short_name(w.name) for w in small if w.kind == "task"]
+        tasks = [w.name for w in small if w.kind == "task"]
         named = f"{', '.join(tasks)} faster" if tasks else f"{len(small)} other changes"
         bars.append(BarRow(named, 0.0, "< 0.1 %"))
     gone = [
@@ -293,20 +293,12 @@ def _what_if(e: Explanation) -> Section | None:
     return Section("What if", finding, guide, tuple(blocks))
 
 
-def short_difference(text: str) -> str:
-    """Return a difference of a plan with the short name of its task: `copy eager`."""
-    task, _, rest = text.partition(" ")
-    if not rest or task.isdigit():
-        return text
-    return f"{words.short_name(task)} {rest}"
-
-
 def _almost(e: Explanation) -> Section | None:
     close = e.runner_ups.plans
     if not close:
         return None
     rows = [("this plan", e.value, 0.0)]
-    rows += [("; ".join(map(short_difference, r.differs)), r.plan.value, r.loss) for r in close]
+    rows += [("; ".join(r.differs), r.plan.value, r.loss) for r in close]
     figure = almost_as_good(rows, e.value_unit, e.within)
     if figure is None:
         return None
@@ -334,8 +326,6 @@ def short_blocks(e: Explanation) -> tuple[Block, ...]:
         "", (Column("what if"), Column("change", "right"), Column("gives", "right")), tuple(rows)
     )
     close = e.runner_ups.plans
-    text = "; ".join(
-        f"{'; '.join(map(short_difference, r.differs))} ({gain_text(-r.loss)})" for r in close[:3]
-    )
+    text = "; ".join(f"{'; '.join(r.differs)} ({gain_text(-r.loss)})" for r in close[:3])
     said = Sentences("", (("almost as good", text),)) if close else None
     return tuple(b for b in (table if rows else None, said) if b is not None)

@@ -22,7 +22,7 @@ def inserted(graph: TaskGraph, task: Task, *, after: str, before: str) -> TaskGr
     they do, after `after` and before `before`, and may change the arrays sent between them.
 
     Every other task that `after` has an edge to, and that reads arrays which `task` writes, waits
-    for the task too. Initial tokens stay in front of the readers: between env_step and inference
+    for the task too. Initial tokens stay in front of the readers: between step and act
     they are the first observations, which pass `KernelKind.in_evaluation` before the first firing.
 
     States that `task` names and `graph` lacks hold the arrays that only its kernel touches. Fused

@@ -19,7 +19,8 @@ class Limits:
     """Bounds on a plan. By default nothing is bounded except slack, which is 0.
 
     power_w: largest average power. period_s: longest time of one iteration.
-    min_throughput_per_s: least env steps per second (iterations for a graph without env_step).
+    min_throughput_per_s: least env steps per second (iterations for a graph
+        that steps no environment).
     policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, in firings.
     memory_bytes: device → most bytes. devices: task → devices it may use. variants: task → variants
         it may use. pin: task → device. together: pairs of tasks on one device.
@@ -27,7 +28,7 @@ class Limits:
     env_groups: groups of environments, one per firing; part of the graph, not a bound.
     learners: learners with averaged gradients; part of the graph, not a bound.
     averaging: sweeps between two averages of tables (`algorithm.offline`), the tokens on the edge
-        from average to update; part of the graph, not a bound.
+        from average to learn; part of the graph, not a bound.
     reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
         with the smaller predicted time.
     any_order: copies of the actors store rows in the order in which they are ready

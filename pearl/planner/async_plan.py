@@ -19,9 +19,9 @@ from pearl.planning.problem import Problem, split_problem
 from pearl.planning.replicas import ReplicaSplit
 from pearl.planning.timing import Assignment, build_timed_graph
 
-ACTING = ("inference", "env_step")
-STORING = (*ACTING, "replay_insert")
-"""Tasks that an env_step in any order may lead to."""
+ACTING = ("act", "step")
+STORING = (*ACTING, "store")
+"""Tasks that a step in any order may lead to."""
 NOTE = (
     "in any order: copies store their rows in the order in which they are ready, so a run is "
     "not reproducible; rates are those of mean times in lock-step"
@@ -34,31 +34,31 @@ def check(graph: TaskGraph, limits: Limits) -> int:
     Raises:
         SpecError: the graph or the limits allow no copies in any order; the text gives the reason.
     """
-    copies = limits.replicas.get("env_step", 1)
+    copies = limits.replicas.get("step", 1)
     tasks = {t.name: t for t in graph.tasks}
     problems = []
-    if copies < 2 or limits.replicas.get("inference", 1) != copies:
+    if copies < 2 or limits.replicas.get("act", 1) != copies:
         problems.append(
-            "limits.any_order needs copies of the actors, with equal numbers of inference and "
-            "env_step, for example limits.replicas: {inference: 4, env_step: 4}"
+            "limits.any_order needs copies of the actors, with equal numbers of act and "
+            "step, for example limits.replicas: {act: 4, step: 4}"
         )
-    if "replay_insert" not in tasks:
+    if "store" not in tasks:
         problems.append(
             f"limits.any_order: {graph.name} has no replay; its rollouts belong to one policy"
         )
     if not problems:
-        envs = tasks["env_step"].environments
+        envs = tasks["step"].environments
         if not envs or envs % copies:
             problems.append(
                 f"limits.any_order: {envs} environments that can be shared out among {copies} "
                 "copies; they must be a multiple of the copies, and not normalised"
             )
-        if tasks["replay_sample"].kernel.dim("n_step") > 1:
+        if tasks["sample"].kernel.dim("n_step") > 1:
             problems.append(
                 "limits.any_order: algorithm.n_step must be 1, because the next row of an "
                 "environment may be anywhere"
             )
-        others = [e.dst for e in graph.edges if e.src == "env_step" and e.dst not in STORING]
+        others = [e.dst for e in graph.edges if e.src == "step" and e.dst not in STORING]
         others += [t.name for t in inserted_tasks(graph) if t.name not in others]
         if others:
             problems.append(
@@ -94,7 +94,7 @@ def solve(problem: Problem) -> Plan:
     """
     begin, limits = time.perf_counter(), problem.limits
     copies = check(problem.graph, limits)
-    envs = problem.graph.task("env_step").environments
+    envs = problem.graph.task("step").environments
     split = ReplicaSplit(ACTING, (envs // copies,) * copies)
     copied = split_problem(problem, split)
     replica_graph, table, platform = copied.graph, copied.costs, copied.costs.platform

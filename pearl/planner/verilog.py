@@ -67,7 +67,7 @@ def write_verilog(
         raise SpecError(
             "the plan has no learner and no sum tree on an engine of a simulated FPGA, so there is "
             "no Verilog to write: take a platform with one and pin a learner of DQN or DDPG to it, "
-            "such as limits.pin.update=fpga"
+            "such as limits.pin.learn=fpga"
         )
     return {"learners": found[LEARNER], "trees": found[TREE]}
 

@@ -31,7 +31,7 @@ from pearl_estimators.host.calibrator import (
 from pearl_estimators.host.interference import Shares, share_name, side
 from pearl_estimators.sealed_files import CalibrationError
 
-LEARNS = "update"
+LEARNS = "learn"
 """The task whose lane runs in the training process."""
 
 

@@ -20,6 +20,7 @@ from pearl.planning.bands import Bands, Regret
 from pearl.planning.certificate_files import inside, read_beside, save_beside
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
+from pearl.task_names import with_present_names
 from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
@@ -351,6 +352,7 @@ def load_plan(source: str | Path | Mapping[str, Any], where: str = "plan") -> Pl
         where = str(source)
         source = read_object(Path(source), "`pearl plan --json FILE` writes a plan")
     check_format("plan", source, where)
+    source = _with_present_tasks(source)
     orders = {"order": lambda entries, place: list_of(Entry, entries, place)}
     nested: dict[str, Callable[[Any], Any]] = {
         "bound_value": lambda v: 0.0 if v is None else v,
@@ -371,10 +373,20 @@ def load_plan(source: str | Path | Mapping[str, Any], where: str = "plan") -> Pl
         raise SpecError(
             f"{where}: tasks or lanes is an empty list; a plan has at least one of each"
         )
-    if plan.certificate is None and where != "plan":
+    if plan.certified and plan.certificate is None and where != "plan":
         plan = replace(plan, certificate=read_beside(where))
     unproven = "bound_value" in source and source["bound_value"] is None
     return replace(plan, bound_value=math.inf) if unproven else plan
+
+
+def _with_present_tasks(source: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a plan's object with the present names of tasks. A certificate is of former names, so
+    the plan is then without it."""
+    parts = {key: source[key] for key in ("tasks", "lanes", "edges", "bottleneck") if key in source}
+    now = with_present_names(parts)
+    if now == plain(parts):
+        return source
+    return {**source, **now, "certified": "", "certified_bound": None, "certificate": None}
 
 
 CLOSED: Literal["closed_form"] = "closed_form"

@@ -18,6 +18,7 @@ from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
 from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
 from pearl.planning.plans import Plan, load_plan, plain
+from pearl.task_names import with_present_names
 from pearl_devices import Device, Link, Platform, platform_json
 from pearl_devices.validation import quote
 
@@ -155,7 +156,7 @@ class Run(HasPage):
     lost_transitions: env steps that restarts wasted.
     simulated: times come from a model's clock, not from this machine's.
     lags: for a plan with several lanes, observed lags in the timed iterations (policy_lag:
-        param_syncs, at inference; priority_staleness: draws whose priorities were not yet written,
+        syncs, at act; priority_staleness: draws whose priorities were not yet written,
         at a draw) → lag → how often.
     traffic: for the lanes of each other host, the traffic: {host, tasks, carrier, messages_to,
         payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings
@@ -274,6 +275,8 @@ def load_run(path: str | Path) -> Run:
     for key, value in source["returns"].items():
         if not fits(value, RETURNS.get(key, "")):
             raise SpecError(f"{where}: returns.{key} is {quote(value)}; a {RETURNS[key]} is needed")
+    now = ("tasks", "lanes", "calls", "drift")
+    source = {**source, **with_present_names({key: source[key] for key in now if key in source})}
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"], f"{where}: plan")

@@ -185,7 +185,7 @@ class SideBySide(HasPage):
         moved = [t for t in tasks if len({_place(s.plan, t) for s in self.sides}) > 1]
         if not moved:
             return ""
-        return f"{listed([words.short_name(t) for t in moved])} run on another device or variant."
+        return f"{listed(moved)} run on another device or variant."
 
     def table(self) -> Table:
         """Return one row per figure, one column per side."""
@@ -209,7 +209,7 @@ class SideBySide(HasPage):
     def placement(self) -> Table:
         """Return the place of each task in each plan."""
         tasks = dict.fromkeys(t.task for s in self.sides for t in s.plan.tasks)
-        rows = tuple((words.short_name(t), *(_place(s.plan, t) for s in self.sides)) for t in tasks)
+        rows = tuple((t, *(_place(s.plan, t) for s in self.sides)) for t in tasks)
         simulated = {name for s in self.sides for name in s.plan.simulated}
         return Table("", (Column("task"), *(Column(s.name) for s in self.sides)), rows).marked(
             simulated

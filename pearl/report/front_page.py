@@ -72,7 +72,7 @@ def _lead(
     most = largest_task(fastest, fastest.bottleneck.tasks)
     limit = LeadSentence(
         "What limits it",
-        f"{words.short_name(most.task).capitalize()} at the fast end",
+        f"{most.task.capitalize()} at the fast end",
         f": {words.task_word(most)} takes {percent(most.share_of_period)} of each "
         f"{si(fastest.period_s, 's')} there.",
     )

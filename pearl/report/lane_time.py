@@ -80,9 +80,8 @@ def time_rows(run: Run, lane: LaneTime) -> list[TimeRow]:
 
 
 def _row(c: CallTime, task: str, share: float, style: str) -> TimeRow:
-    name = words.short_name(task)
     parts = (c.busy_s, c.waiting_s, c.transfer_s, 0.0, c.python_s)
-    return TimeRow(name, style, c.calls, *(share * s for s in parts))
+    return TimeRow(task, style, c.calls, *(share * s for s in parts))
 
 
 def lane_word(run: Run, lane: str) -> str:

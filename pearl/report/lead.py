@@ -66,7 +66,7 @@ def where(plan: Plan) -> str:
     """Return where the tasks run, in one phrase: `with step on the CPU and all else on the GPU`."""
     places: dict[str, list[str]] = {}
     for t in plan.tasks:
-        name = words.short_name(t.task)
+        name = t.task
         if name not in places.setdefault(t.device, []):
             places[t.device].append(name)
     names = {d: the_device(plan, d) for d in places}
@@ -133,7 +133,7 @@ def limit_sentence(plan: Plan) -> LeadSentence:
         waits = _waits(1 - lane.load)
         return LeadSentence(LIMITS, f"The {name}", f": it {waits}, and {part}{idle}.")
     stations = [t for t in b.tasks if ">" not in t]
-    around = " → ".join(dict.fromkeys(words.short_name(t) for t in stations)) or b.name
+    around = " → ".join(dict.fromkeys(stations)) or b.name
     busy = (
         f" The {words.lane_name(plan, busiest.lane)} is busy {percent(busiest.load)} of the time."
         if busiest
@@ -169,7 +169,7 @@ def _plan_help(plan: Plan) -> LeadSentence:
     exact = plan.bottleneck.kind == "lane" and len([k for k in plan.lanes if k.width]) == 1
     upto = "" if exact else "up to "
     reason = f" gives {upto}+{percent(gain)}; `pearl plan --explain` tries every other change."
-    answer = f"{_name_call(words.short_name(most.task))} 20{words.BLANK}% faster"
+    answer = f"{_name_call(most.task)} 20{words.BLANK}% faster"
     return LeadSentence(HELPS, f"{answer[:1].upper()}{answer[1:]}", reason)
 
 

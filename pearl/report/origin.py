@@ -33,8 +33,8 @@ def estimates_text(plan: Plan) -> str:
     by: dict[str, list[str]] = {}
     for t in plan.tasks:
         names = by.setdefault(rung_word(t.rung) + ", simulated" * (t.device in plan.simulated), [])
-        if words.short_name(t.task) not in names:
-            names.append(words.short_name(t.task))
+        if t.task not in names:
+            names.append(t.task)
     if len(by) == 1:
         return next(iter(by))
     return listed([f"{rung} ({', '.join(names)})" for rung, names in by.items()])

@@ -121,7 +121,7 @@ def _place(plan: Plan) -> str:
 def _meanings(plan: Plan) -> Sentences:
     """Return what each task does, and the parts of a fused call."""
     tasks = dict.fromkeys(t.task for t in plan.tasks)
-    rows = [(words.short_name(task), words.meaning(task)) for task in tasks]
+    rows = [(task, words.meaning(task)) for task in tasks]
     if plan.evaluation is not None:
         e = plan.evaluation
         how = "in a separate process" if e.apart else "while the others wait"
@@ -193,7 +193,7 @@ def roofline_section(
     if figure is None:
         return None
     most = max(plan.tasks, key=lambda t: t.share_of_period)
-    finding = f"{words.short_name(most.task).capitalize()} is bound by {most.bound_by}."
+    finding = f"{most.task.capitalize()} is bound by {most.bound_by}."
     guide = (
         f"A dot is one call: its arithmetic over its {'measured' if run else 'predicted'} time, "
         "against its least number of moved bytes. The line is the highest rate of the device, by "
@@ -248,7 +248,7 @@ def _rollout(plan: Plan) -> Table:
 
 def _glossary(plan: Plan) -> Facts:
     rows = [
-        (words.short_name(t), f"{words.meaning(t) or 'a task of this graph'} (`{t}` in the spec)")
+        (t, words.meaning(t) or "a task of this graph")
         for t in dict.fromkeys(t.task for t in plan.tasks)
     ]
     rows += [
@@ -289,7 +289,7 @@ def short_tables(plan: Plan) -> tuple[Block, ...]:
     for call in calls:
         name = words.call_name(plan, [t.task for t in plan.tasks if t.task in call])
         if name != words.ITERATION:
-            members = [words.short_name(t.task) for t in plan.tasks if t.task in call]
+            members = [t.task for t in plan.tasks if t.task in call]
             notes.append(f"{', '.join(dict.fromkeys(members))} run as one call ({name}).")
         else:
             notes.append("All tasks run as one compiled call.")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pearl.planning.plans import Lane, Plan
 from pearl.planning.runs import Run
-from pearl.report import words
 from pearl.report.kept_calls import KeptCall, handovers, measured_calls, planned_calls, queues
 from pearl.report.schedule import schedule_of
+from pearl.task_names import stem
 from pearl.trace_events import TraceEvents
 from pearl_estimators.power import draws_by_work, dynamic_energy_j
 
@@ -110,6 +110,6 @@ def _write_lags(events: TraceEvents, calls: Sequence[KeptCall]) -> None:
     that sample."""
     for c in calls:
         if c.lag is not None:
-            acts = any(words.acts(task.partition("#")[0]) for task in c.firings)
+            acts = any(stem(task) == "act" for task in c.firings)
             what = "policy lag" if acts else "priority staleness"
             events.counter("measured: lags", what, c.end_s, c.lag)

@@ -260,7 +260,7 @@ def lanes(plan: Plan) -> Table:
 
 
 def order(plan: Plan, lane: Lane) -> str:
-    """Return the calls of a lane in order, with repeats counted: `env_step, update × 8`.
+    """Return the calls of a lane in order, with repeats counted: `step, learn × 8`.
 
     A fused mode is one call per iteration.
     """

@@ -1,71 +1,38 @@
-"""Words of reports: short names of tasks and calls, names of devices, and their colours."""
+"""Words of reports: names of calls, names of devices, and their colours."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 from pearl.formatting import WORD
 from pearl.planning.plans import Placement, Plan
-from pearl_devices.kernels import KINDS, KernelKind
+from pearl.task_names import MEANINGS, stem
 
 ITERATION = "iteration"
 """One round of the loop, and a fused call of the whole round."""
+
+LEARN = "learn"
+"""The task that takes gradient steps, and a fused call with it."""
 
 BLANK = "\u00a0"
 """A space without a line break: between a number and its unit."""
 
 
-@cache
-def _kind(name: str) -> KernelKind | None:
-    """Return the kind of kernel of a task, by the task's name alone."""
-    exact = (r for r in KINDS.values() if r.family == name)
-    ending = (r for r in KINDS.values() if r.family.endswith(f"_{name}"))
-    return next(exact, next(ending, None))
-
-
-def short_name(task: str) -> str:
-    """Return a task in one word: `act`, `step`, `learn`, `gradient 2`; a custom task by its
-    name."""
-    name, _, number = task.partition("#")
-    found = re.fullmatch(r"(.+)_(\d+)", name)
-    stem = found[1] if found and _kind(name) is None else name
-    record = _kind(stem)
-    word = record.word if record and record.word else stem.replace("_", " ")
-    if found and stem != name:
-        word += f" {int(found[2]) + 1}"
-    return f"{word} {int(number) + 1}" if number.isdigit() else word
-
-
 def meaning(task: str) -> str:
     """Return what a call of a task does, `chooses actions`; empty for a custom task."""
-    record = _kind(re.sub(r"_\d+$", "", task)) or _kind(task)
-    return record.does if record else ""
+    return MEANINGS.get(stem(task), "")
 
 
 def call_name(plan: Plan, tasks: Sequence[str]) -> str:
     """Return a call in few words: its task, `iteration` for a fused call of all tasks, `learn` for
-    a call with gradient steps, else the words of its tasks."""
+    a call with gradient steps, else its tasks."""
     names = list(dict.fromkeys(tasks))
     if len(names) == 1:
-        return short_name(names[0])
+        return names[0]
     if {t.task for t in plan.tasks} <= set(names):
         return ITERATION
-    learns = [n for n in names if is_gradient(n)]
-    return short_name(learns[0]) if learns else ", ".join(map(short_name, names))
-
-
-def is_gradient(task: str) -> bool:
-    """Return whether a task takes gradient steps, by its name."""
-    record = _kind(task)
-    return record is not None and record.structure == "gradient"
-
-
-def acts(task: str) -> bool:
-    """Return whether a task computes a network without a gradient step, by its name."""
-    record = _kind(task)
-    return record is not None and record.structure == "network"
+    return LEARN if LEARN in names else ", ".join(names)
 
 
 def times(word: str, number: float) -> str:
@@ -75,7 +42,7 @@ def times(word: str, number: float) -> str:
 
 def task_word(placement: Placement) -> str:
     """Return a task with its calls per iteration."""
-    return times(short_name(placement.task), placement.firings)
+    return times(placement.task, placement.firings)
 
 
 def device_name(device: str, simulated: Sequence[str] = ()) -> str:

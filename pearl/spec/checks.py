@@ -27,10 +27,11 @@ from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
 from pearl.spec.messages import Complaint, fields_of, list_complaints, suggest_nearest
-from pearl.spec.models import CALLED, TASKS, LimitsSection, Spec, Train
+from pearl.spec.models import LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
+from pearl.task_names import CALLED, TASKS, present_name
 from pearl_devices import Platform
 from pearl_devices.discover import host
 from pearl_devices.user_imports import refuse_standard
@@ -124,7 +125,7 @@ class SpecChecker:
             own = algorithm is not None and algorithm.name not in ALGORITHMS
             more = added_tasks(section.learners) if section is not None else ()
             # Only the graph of a user-defined algorithm knows them.
-            tasks = None if own else (*TASKS, *more)
+            tasks = None if own else tuple(dict.fromkeys((*TASKS, *more)))
             self.complain(list(find_unknown_names(limits_given, platform, tasks)))
             if objective == "makespan":
                 self.complain(list(find_pointless_limits(limits_given)))
@@ -376,6 +377,10 @@ def find_unknown_names(
     for kind, uses, known in (("task", tasks, known_tasks), ("device", places, devices)):
         for where, name in uses:
             if known is not None and isinstance(name, str) and name not in known:
+                now = present_name(name)
+                if kind == "task" and now in known:
+                    yield ("limits", *where), f"no task {show(name)}: its name is {now} now"
+                    continue
                 own = {n for n in CALLED.get(name.lower(), ()) if n in known and kind == "task"}
                 near = f" (did you mean {' or '.join(sorted(own))}?)" if own else ""
                 near = near or suggest_nearest(name, known)

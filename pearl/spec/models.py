@@ -16,33 +16,6 @@ from pearl.seeds import SEEDS
 from pearl.spec.platform_files import HostsFile, PlatformFile
 from pearl.spec.quantities import Bytes, PerSecond, Seconds, Watts
 
-TASKS = (
-    "env_step",
-    "inference",
-    "replay_insert",
-    "replay_sample",
-    "replay_update",
-    "rollout_insert",
-    "gae",
-    "update",
-    "average",
-    "param_sync",
-)
-"""The tasks that a spec may name in its limits."""
-
-CALLED = {
-    **dict.fromkeys(("act", "actor", "policy", "forward", "infer"), ("inference",)),
-    **dict.fromkeys(("learn", "learner", "train", "trainer", "optimise"), ("update",)),
-    **dict.fromkeys(("env", "envs", "step", "simulate", "environment"), ("env_step",)),
-    **dict.fromkeys(("store", "insert", "add"), ("replay_insert", "rollout_insert")),
-    **dict.fromkeys(("replay", "buffer"), ("replay_insert", "replay_sample")),
-    **dict.fromkeys(("sync", "copy", "broadcast"), ("param_sync",)),
-    "sample": ("replay_sample",),
-    "priorities": ("replay_update",),
-}
-"""What users call tasks → the names of these tasks."""
-
-
 Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 Pair = Annotated[tuple[StrictStr, ...], Field(min_length=2, max_length=2)]
 Pairs = tuple[Pair, ...]
@@ -123,7 +96,7 @@ class LimitsSection:
     replicas: dict[str, Copies] = Field(
         default_factory=dict,
         description="Acting task → maximum number of replicas, each with a share of the "
-        "environments, e.g. {env_step: 4}.",
+        "environments, e.g. {step: 4}.",
     )
     distribution: (
         Literal[

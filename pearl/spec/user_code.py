@@ -18,10 +18,10 @@ from pearl.algorithms.interface import inserted_tasks
 from pearl.errors import InfeasibleError, SpecError
 from pearl.graph.task_graph import TaskGraph
 from pearl.spec.env_spaces import find_misstatements
-from pearl.spec.models import TASKS
 from pearl.spec.system import System
 from pearl.spec.trust import find_named_code
 from pearl.spec.yaml_reader import join_keys
+from pearl.task_names import FORMER, TASKS
 from pearl_devices import UnsupportedError
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.kernels import kind_of
@@ -85,6 +85,12 @@ def build_graph(system: System) -> TaskGraph:
     hosts = bool(platform.device(platform.host).host)
     graph = share_out(graph, limits.learners, limits.reduction, apart=hosts)
     known = {t.name for t in graph.tasks}
+    former = [t.name for t in graph.tasks if kind_of(t.kernel).family == t.name in FORMER]
+    if former:
+        raise SpecError(
+            f"algorithm.name: {name}: its task graph names tasks as before November 2026: "
+            + ", ".join(f"rename {task} to {FORMER[task]}" for task in former)
+        )
     unknown = sorted(system.limits.named_tasks - known - set(TASKS))
     if unknown:
         raise SpecError(

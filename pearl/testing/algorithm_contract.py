@@ -115,7 +115,7 @@ class AlgorithmContract:
             host = Device("cpu", "cpu")
             for task in graph.tasks:
                 assert cpu.offers(task.kernel, host), f"no device runs {task.kernel.kind}"
-            assert f"policy.{self.module().POLICY}" in specs(graph.task("inference").kernel)
+            assert f"policy.{self.module().POLICY}" in specs(graph.task("act").kernel)
 
     def test_first_values_are_finite_and_follow_from_the_seed(self) -> None:
         for system in self.systems():
@@ -136,15 +136,15 @@ class AlgorithmContract:
         before = _filled(self.started(system), system)
         rollout = self.module().FAMILY == "rollout"
         if rollout:
-            _acted(before, graph.task("inference").kernel)
+            _acted(before, graph.task("act").kernel)
         after = {name: array.copy() for name, array in before.items()}
-        call = cpu.bind(graph.task("update").kernel, variant, after)
+        call = cpu.bind(graph.task("learn").kernel, variant, after)
         for _ in range(1 if rollout else 4):
             call()
         return before, after
 
     def variants(self, system: pearl.System) -> set[str]:
-        kernel = self.module().graph(system).task("update").kernel
+        kernel = self.module().graph(system).task("learn").kernel
         return set(dict(cpu.offers(kernel, Device("cpu", "cpu"))))
 
     def test_its_torch_loss_is_finite_and_moves_what_it_learns(self) -> None:
@@ -176,17 +176,17 @@ class AlgorithmContract:
     # A run
 
     def test_it_takes_only_actions_that_the_environment_has(self) -> None:
-        stepping = self.module().graph(pearl.load(self.spec())).task("env_step").kernel
+        stepping = self.module().graph(pearl.load(self.spec())).task("step").kernel
         for variant, _ in cpu.offers(stepping, Device("cpu", "cpu")):
             self.check_actions(variant)
 
     def check_actions(self, stepped: str) -> None:
-        """Check that the actions of a short run with this variant of env_step are the
+        """Check that the actions of a short run with this variant of step are the
         environment's."""
         spec = self.spec()
-        spec["limits"]["variants"] = {"env_step": [stepped]}
+        spec["limits"]["variants"] = {"step": [stepped]}
         trainer = pearl.compile(spec, emulate=True, seed=5)
-        assert trainer.plan.task("env_step").variant == stepped
+        assert trainer.plan.task("step").variant == stepped
         assert trainer.train(steps=64).status == "done"
         arrays, env = trainer.session.arrays, trainer.system.env
         taken = [a for n, a in arrays.items() if n in ("replay.action", "rollout.action")]

@@ -326,12 +326,10 @@ def decide(problem: Problem, plan: Plan, by: Factors, measured_s: float) -> Deci
 
 def _usable_modes(costs: CostTable, plan: Plan, system: System) -> CostTable:
     """The modes of plans that can continue a run of this plan."""
-    steps = next((t.variant for t in plan.tasks if t.task == "env_step"), None)
+    steps = next((t.variant for t in plan.tasks if t.task == "step"), None)
     real = {d.name for d in system.platform.devices if d.real}
     kept = (
-        m
-        for m in costs.modes
-        if m.device in real and ("env_step" not in m.tasks or m.variant == steps)
+        m for m in costs.modes if m.device in real and ("step" not in m.tasks or m.variant == steps)
     )
     return replace(costs, modes=tuple(kept))
 

@@ -32,7 +32,7 @@ SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 32],
                   "batch_size": 64, "replay_ratio": "1"},
     "platform": "cpu_gpu_fpga",
-    "limits": {"devices": {"update": ["cpu"]}, "power": "900 W", "policy_lag": 1},
+    "limits": {"devices": {"learn": ["cpu"]}, "power": "900 W", "policy_lag": 1},
 }  # fmt: skip
 
 Answer = float | tuple[float, str] | None
@@ -79,7 +79,7 @@ class Told(Case):
 
     def solve_variant(self, problem: Problem, objective: str | None = None) -> Plan | None:
         on = Counter(f"{t} on {m.device}" for m in problem.costs.modes for t in m.tasks)
-        words = sorted(f"{n} {what}" for what, n in on.items() if not what.startswith("env_step"))
+        words = sorted(f"{n} {what}" for what, n in on.items() if not what.startswith("step"))
         return self._next(f"{objective}: {', '.join(words)}")
 
     def compare(self, other: Plan) -> Comparison:
@@ -106,7 +106,7 @@ def reduced() -> Told:
 def copied() -> Told:
     """Two copies of the step on the CPU alone, and one of the actor."""
     c = case(0.5, 1.1, 1.2, 1.25, 1.3, changes=HOST)
-    tasks = tuple(replace(t, replicas=1 + (t.task == "env_step")) for t in c.plan.tasks)
+    tasks = tuple(replace(t, replicas=1 + (t.task == "step")) for t in c.plan.tasks)
     return replace(c, plan=replace(c.plan, tasks=tasks))
 
 
@@ -148,8 +148,8 @@ def solved() -> dict[str, Callable[[], Iterator[Finding]]]:
 def refused() -> list[str]:
     """Return what devices cannot run, by their kinds, by pins or by variants that limits name."""
     lines = []
-    pinned = {"pin": {"replay_insert": "gpu"}, "devices": {"inference": ["cpu"]}}
-    for limits in (pinned, {"variants": {"update": ["native"], "inference": ["torch"]}}):
+    pinned = {"pin": {"store": "gpu"}, "devices": {"act": ["cpu"]}}
+    for limits in (pinned, {"variants": {"learn": ["native"], "act": ["torch"]}}):
         system = pearl.load(SPEC, set={"limits": limits})
         asked = Resolver(base()[1], build_problem(system), 0.0)
         found = refusals(asked, system.platform.devices)
@@ -180,7 +180,7 @@ ONE_CORE = {
 }  # fmt: skip
 SERIAL = {"platform": {"devices": {"cpu": ONE_CORE}}, "limits": {}}
 TWO_LANES = {**HOST, "limits": {"max_lanes": 2}}
-HELD = {"limits.devices": {"replay_sample": ["cpu"]}}
+HELD = {"limits.devices": {"sample": ["cpu"]}}
 PAIR = {"platform": "cpu_gpu", "limits": {}}
 MAKESPAN = {"objective": "makespan", "limits": {}}
 
@@ -301,8 +301,8 @@ def findings() -> tuple[Finding, ...]:
         Finding("Long?", f"{long}.", "pearl a", None, {"by_size": {"1": 1.0}}),
         Finding("Short?", "Nothing", "pearl a"),
         Finding("How sure is this plan?", "It is the best.", "pearl plan x", 0.71, sure),
-        Finding("What should be measured to be surer?", "update on gpu: it.", "pearl calibrate",
-                None, {"family": "update on gpu0", "gain": 0.02, "regret_mean": 0.03}),
+        Finding("What should be measured to be surer?", "learn on gpu: it.", "pearl calibrate",
+                None, {"family": "learn on gpu0", "gain": 0.02, "regret_mean": 0.03}),
         Finding("What does it yield?", "162 W.", "pearl pareto", None,
                 {"power_w": 162.0, "env_steps_per_j": 98.8}),
     )  # fmt: skip

@@ -36,7 +36,7 @@ from tests.schemas.test_schemas import problems
 SPEC = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [256, 256],
                   "batch_size": 256},
-    "platform": "cpu_gpu_fpga", "limits": {"devices": {"update": ["cpu"]}},
+    "platform": "cpu_gpu_fpga", "limits": {"devices": {"learn": ["cpu"]}},
 }  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
         assert found is not None
         return m, found
 
-    measured, known = doubt("update", "gpu")
+    measured, known = doubt("learn", "gpu")
     wider = replace(measured, width=2)  # another kernel of the family
     ((too, _),) = uncertainties(wider, graph, costs)
     both = condition_on([known, too], Draws(OUTER * INNER, 1), 2)
@@ -123,7 +123,7 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     rows = np.log(drawn.factors(measured, graph, costs)).reshape(OUTER, INNER)
     assert np.allclose(rows, rows[:, :1])  # the measured one is one number for each result
     assert np.std(rows[:, 0]) == pytest.approx(known.spread, rel=0.35)
-    same_device = np.log(drawn.factors(doubt("inference", "gpu")[0], graph, costs))
+    same_device = np.log(drawn.factors(doubt("act", "gpu")[0], graph, costs))
     assert np.std(same_device) == pytest.approx(known.spread, rel=0.1)
     within = same_device.reshape(OUTER, INNER).std(axis=1).mean()
     assert within == pytest.approx(known.spread * math.sqrt(1 - 0.4**2), rel=0.1)
@@ -217,7 +217,7 @@ def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
     """Environments of some 60 µs each: copies of them pay; more than half of what they give is not
     hidden where the spec has two already."""
     walk = {"name": "ppo", "env": "tests.faulty_envs:Walk", "num_envs": 16, "rollout_steps": 8}
-    limits = {"max_lanes": 3, "replicas": {"env_step": 2, "inference": 2}}
+    limits = {"max_lanes": 3, "replicas": {"step": 2, "act": 2}}
     spec = {"algorithm": walk, "platform": MANY, "limits": limits}
     (verdict,) = advise(spec, about=["actors"], time_limit_s=LONG_S).verdicts
     assert verdict.answer.startswith("8 actors, 9 lanes in all: ")
@@ -229,7 +229,7 @@ def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
     sets = {key: int(n) for key, n in words}
     again = pearl.plan(pearl.load(spec, set=sets), time_limit_s=LONG_S)
     assert again.value >= 0.99 * rates["8"]
-    copies = {f"limits.replicas.{task}": 8 for task in ("env_step", "inference")}
+    copies = {f"limits.replicas.{task}": 8 for task in ("step", "act")}
     assert sets == {**copies, "limits.max_lanes": 9}
     system = pearl.load(spec)
     (hasty,) = sizes.how_many_actors(Case(system, pearl.plan(system), Draws(1), 0.0, ("x",)))
@@ -238,7 +238,7 @@ def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
 
 MANY = {"devices": {"cpu": "xeon_gold_6326"}}
 WIDE = {"name": "dqn", "env": "CartPole-v1", "hidden": [1024, 1024], "batch_size": 512}
-ONE_THREAD = {"variants": {"update": ["native", "torch"]}}
+ONE_THREAD = {"variants": {"learn": ["native", "torch"]}}
 
 
 @pytest.mark.slow

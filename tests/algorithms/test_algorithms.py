@@ -23,18 +23,18 @@ def dqn(**changes):
 
 def test_the_sequential_program_acts_then_learns_then_copies():
     assert program_order(dqn(replay_ratio=Fraction(1, 4))) == (
-        *("inference", "env_step", "replay_insert"),
-        *("replay_sample", "update", "replay_update") * 2,
-        "param_sync",
+        *("act", "step", "store"),
+        *("sample", "learn", "priorities") * 2,
+        "sync",
     )
 
 
 def test_under_uniform_replay_one_firing_does_all_gradient_steps_of_an_iteration():
     graph = dqn(prioritised=False)
     assert set(graph.repetition.values()) == {1}
-    assert graph.task("update").kernel.dim("steps") == 8
-    with pytest.raises(KeyError, match="no task 'replay_update'"):
-        graph.task("replay_update")
+    assert graph.task("learn").kernel.dim("steps") == 8
+    with pytest.raises(KeyError, match="no task 'priorities'"):
+        graph.task("priorities")
 
 
 @pytest.mark.parametrize(
@@ -54,34 +54,34 @@ def test_under_uniform_replay_one_firing_does_all_gradient_steps_of_an_iteration
 def test_native_calls_of_several_tasks_are_offered_where_they_compute_the_same(changes, fusions):
     graph = dqn(**changes)
     assert [f.name for f in graph.fusions] == fusions
-    ranked = ("replay_update",) if changes.get("prioritised", True) else ()
+    ranked = ("priorities",) if changes.get("prioritised", True) else ()
     for fusion in graph.fusions:
         whole = tuple(t.name for t in graph.tasks)
-        members = ("replay_sample", "update", *ranked)
+        members = ("sample", "learn", *ranked)
         assert fusion.tasks == (members if fusion.name == "learn" else whole)
         assert fusion.kernel.dim("steps") == graph.updates
     envs = 8 // changes.get("groups", 1)
     shared = 0 if "normalise" in changes else envs
     assert [t.environments for t in graph.tasks[:2]] == [envs, shared]
-    assert [graph.task(t).kernel.dim("envs") for t in ("inference", "replay_sample")] == [envs, 8]
+    assert [graph.task(t).kernel.dim("envs") for t in ("act", "sample")] == [envs, 8]
 
 
 SPACES = {"obs": 3, "actions": 2}
-SELF = {(n, n): (1, 1, 1, 0) for n in ("env_step", "rollout_insert", "update", "param_sync")}
+SELF = {(n, n): (1, 1, 1, 0) for n in ("step", "store", "learn", "sync")}
 ACTS = {
-    ("inference", "env_step"): (1, 1, 0, 0), ("env_step", "inference"): (1, 1, 1, 0),
-    ("inference", "rollout_insert"): (1, 1, 0, 0), ("env_step", "rollout_insert"): (1, 1, 0, 0),
-    ("param_sync", "inference"): (8, 1, 8, 0), ("inference", "param_sync"): (1, 8, 0, 0),
-    ("gae", "update"): (1, 1, 0, 0),
+    ("act", "step"): (1, 1, 0, 0), ("step", "act"): (1, 1, 1, 0),
+    ("act", "store"): (1, 1, 0, 0), ("step", "store"): (1, 1, 0, 0),
+    ("sync", "act"): (8, 1, 8, 0), ("act", "sync"): (1, 8, 0, 0),
+    ("advantages", "learn"): (1, 1, 0, 0),
 }  # fmt: skip
 WHOLE = {
-    ("rollout_insert", "gae"): (1, 8, 0, None), ("gae", "rollout_insert"): (8, 1, 8, 0),
-    ("update", "param_sync"): (1, 1, 0, 0), ("param_sync", "update"): (1, 1, 1, 0),
+    ("store", "advantages"): (1, 8, 0, None), ("advantages", "store"): (8, 1, 8, 0),
+    ("learn", "sync"): (1, 1, 0, 0), ("sync", "learn"): (1, 1, 1, 0),
 }  # fmt: skip
 STEPS = {  # three steps behind, with five kept
-    ("rollout_insert", "gae"): (1, 1, 0, 3), ("update", "rollout_insert"): (1, 1, 5, 0),
-    ("update", "param_sync"): (1, 8, 0, 0), ("param_sync", "update"): (8, 1, 8, 0),
-    ("update", "gae"): (1, 1, 1, 0),
+    ("store", "advantages"): (1, 1, 0, 3), ("learn", "store"): (1, 1, 5, 0),
+    ("learn", "sync"): (1, 8, 0, 0), ("sync", "learn"): (8, 1, 8, 0),
+    ("learn", "advantages"): (1, 1, 1, 0),
 }  # fmt: skip
 
 
@@ -114,11 +114,12 @@ def test_a_rollout_is_read_whole_or_step_by_step(name, options, edges, fusions):
     steps = options.get("epochs", 1) * options.get("minibatches", 1)
     rows = 32 // options.get("minibatches", 1)
     assert (graph.env_steps, graph.updates, graph.batch) == (32, steps, rows)
-    update = graph.task("update").kernel
+    update = graph.task("learn").kernel
     judged = 1 if edges is STEPS else 8
     assert update.dim("batch") == 4 * judged // options.get("minibatches", 1)
     assert (update.dim("steps"), update.dims.get("kept")) == (steps, 5 if edges is STEPS else None)
-    assert graph.task("gae").kernel.dims.get("ahead") == (3 if "returns" in options else None)
+    ahead = graph.task("advantages").kernel.dims.get("ahead")
+    assert ahead == (3 if "returns" in options else None)
     outputs = 5 if "choices" in given["spaces"] else 2
     assert update.layers("actor") == (3, 5, outputs)
     whole = 0 if "normalise" in options else 4
@@ -132,8 +133,8 @@ def test_sweeps_over_a_log_are_averaged_after_as_many_as_the_limit_says():
     spec = {"algorithm": {**acting, "offline": offline}, "limits": {"averaging": 4}}
     graph = algorithm("q_learning").graph(pearl.load({**spec, "platform": "cpu_gpu"}))
     assert {(e.src, e.dst): (e.production, e.consumption, e.tokens_seq) for e in graph.edges} == {
-        ("update", "average"): (1, 4, 0), ("average", "update"): (4, 1, 4),
-        ("update", "update"): (1, 1, 1),
+        ("learn", "average"): (1, 4, 0), ("average", "learn"): (4, 1, 4),
+        ("learn", "learn"): (1, 1, 1),
     }  # fmt: skip
     assert (graph.env_steps, graph.updates, graph.batch) == (36, 4, 9)
     assert graph.states == {"log": 189.0, "tables": 5 * 256.0}

@@ -160,7 +160,7 @@ def test_first_policies_of_rollouts_are_near_uniform_with_the_deviation_asked_fo
             assert found[expected.size :].tolist() == deviations
     for activation, tanh in (("tanh", 1), ("relu", 0)):
         graph = algorithm("ppo").graph(system("ppo", **ROLLOUT, activation=activation))
-        assert {graph.task(t).kernel.dims["tanh"] for t in ("inference", "gae", "update")} == {tanh}
+        assert {graph.task(t).kernel.dims["tanh"] for t in ("act", "advantages", "learn")} == {tanh}
     if "choices" in spaces:
         assert arrays["act.choices"].tolist() == [2, 3]
 
@@ -174,32 +174,32 @@ def test_a_schedule_lasts_at_least_one_step() -> None:
 @pytest.mark.parametrize(
     ("d", "u", "learning"),
     [
-        # param_sync fires with the acting side …
-        (2, 3, {("update", "param_sync"): (2, 3, 1), ("param_sync", "inference"): (1, 1, 1),
-                ("inference", "param_sync"): (1, 1, 0), ("param_sync", "update"): (3, 2, 3)}),
-        (1, 1, {("update", "param_sync"): (1, 1, 0), ("param_sync", "inference"): (1, 1, 1),
-                ("inference", "param_sync"): (1, 1, 0), ("param_sync", "update"): (1, 1, 1)}),
+        # sync fires with the acting side …
+        (2, 3, {("learn", "sync"): (2, 3, 1), ("sync", "act"): (1, 1, 1),
+                ("act", "sync"): (1, 1, 0), ("sync", "learn"): (3, 2, 3)}),
+        (1, 1, {("learn", "sync"): (1, 1, 0), ("sync", "act"): (1, 1, 1),
+                ("act", "sync"): (1, 1, 0), ("sync", "learn"): (1, 1, 1)}),
         # … or with the learning side
-        (3, 2, {("update", "param_sync"): (1, 1, 0), ("param_sync", "inference"): (3, 2, 4),
-                ("inference", "param_sync"): (2, 3, 0), ("param_sync", "update"): (1, 1, 1)}),
-        (4, 2, {("update", "param_sync"): (1, 1, 0), ("param_sync", "inference"): (4, 2, 5),
-                ("inference", "param_sync"): (2, 4, 0), ("param_sync", "update"): (1, 1, 1)}),
+        (3, 2, {("learn", "sync"): (1, 1, 0), ("sync", "act"): (3, 2, 4),
+                ("act", "sync"): (2, 3, 0), ("sync", "learn"): (1, 1, 1)}),
+        (4, 2, {("learn", "sync"): (1, 1, 0), ("sync", "act"): (4, 2, 5),
+                ("act", "sync"): (2, 4, 0), ("sync", "learn"): (1, 1, 1)}),
     ],
 )  # fmt: skip
 def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(d, u, learning):
     sent = {"action": 1.0, "obs": 2.0, "transition": 3.0, "batch": 4.0, "td": 5.0, "params": 6.0}
     back = d + u - math.gcd(d, u)
     expected = {
-        ("inference", "env_step"): (1, 1, 0), ("env_step", "inference"): (1, 1, 2),
-        ("env_step", "replay_insert"): (1, 1, 0), ("replay_insert", "replay_sample"): (u, d, 0),
-        ("replay_sample", "replay_insert"): (d, u, back), ("replay_sample", "update"): (1, 1, 0),
+        ("act", "step"): (1, 1, 0), ("step", "act"): (1, 1, 2),
+        ("step", "store"): (1, 1, 0), ("store", "sample"): (u, d, 0),
+        ("sample", "store"): (d, u, back), ("sample", "learn"): (1, 1, 0),
         **learning,
-        **{(n, n): (1, 1, 1) for n in ("env_step", "replay_insert", "update", "param_sync")},
+        **{(n, n): (1, 1, 1) for n in ("step", "store", "learn", "sync")},
     }  # fmt: skip
     ranked = {
-        ("update", "replay_update"): (1, 1, 0), ("replay_sample", "replay_update"): (1, 1, 0),
-        ("replay_update", "replay_sample"): (1, 1, 1),
-        ("replay_update", "replay_insert"): (d, u, back),
+        ("learn", "priorities"): (1, 1, 0), ("sample", "priorities"): (1, 1, 0),
+        ("priorities", "sample"): (1, 1, 1),
+        ("priorities", "store"): (d, u, back),
     }  # fmt: skip
     for prioritised in (False, True):
         edges = _edges(d, u, prioritised, 2, **sent)
@@ -207,9 +207,9 @@ def test_tokens_of_a_replay_are_those_of_the_table_in_the_theory(d, u, learning)
         assert found == expected | (ranked if prioritised else {})
         carried = {(e.src, e.dst): (e.bytes, e.limit) for e in edges if e.bytes}
         assert carried == {
-            ("inference", "env_step"): (1.0, None), ("env_step", "inference"): (2.0, None),
-            ("env_step", "replay_insert"): (3.0, "insertion_lag"),
-            ("replay_sample", "update"): (4.0, "prefetch"),
-            ("param_sync", "inference"): (6.0, "policy_lag"),
-            **({("update", "replay_update"): (5.0, "priority_staleness")} if prioritised else {}),
+            ("act", "step"): (1.0, None), ("step", "act"): (2.0, None),
+            ("step", "store"): (3.0, "insertion_lag"),
+            ("sample", "learn"): (4.0, "prefetch"),
+            ("sync", "act"): (6.0, "policy_lag"),
+            **({("learn", "priorities"): (5.0, "priority_staleness")} if prioritised else {}),
         }  # fmt: skip

@@ -40,10 +40,10 @@ def rows(made: TaskGraph) -> dict[tuple[str, str], tuple[Any, ...]]:
 
 
 MOVES = {
-    ("update", "gradient_0"): (1, 1, 1, 0.0, None),
-    ("update_1", "gradient_1"): (1, 1, 1, 0.0, None),
-    ("update", "update"): (1, 1, 1, 0.0, None),
-    ("update_1", "update_1"): (1, 1, 1, 0.0, None),
+    ("learn", "gradient_0"): (1, 1, 1, 0.0, None),
+    ("learn_1", "gradient_1"): (1, 1, 1, 0.0, None),
+    ("learn", "learn"): (1, 1, 1, 0.0, None),
+    ("learn_1", "learn_1"): (1, 1, 1, 0.0, None),
 }
 
 
@@ -58,51 +58,51 @@ def between(senders: str, readers: str, *sizes: float) -> dict[tuple[str, str], 
     [
         # half of the rows to each; its gradient, TD errors of its rows and a loss of 8 bytes
         (DQN, "star", {
-            **between("replay_sample", "gradient_0 gradient_1", 176.0, 176.0),
-            **between("gradient_0 gradient_1", "all_reduce", 152.0, 152.0),
-            **between("all_reduce", "update update_1", 128.0, 128.0),
-            ("all_reduce", "replay_update"): (1, 1, 0, 32.0, "priority_staleness"),
-            ("update", "param_sync"): (1, 4, 0, 0.0, None),
-            ("param_sync", "update"): (4, 1, 4, 0.0, None),
+            **between("sample", "gradient_0 gradient_1", 176.0, 176.0),
+            **between("gradient_0 gradient_1", "average", 152.0, 152.0),
+            **between("average", "learn learn_1", 128.0, 128.0),
+            ("average", "priorities"): (1, 1, 0, 32.0, "priority_staleness"),
+            ("learn", "sync"): (1, 4, 0, 0.0, None),
+            ("sync", "learn"): (4, 1, 4, 0.0, None),
         }),
         # half of the numbers to each, the rest to the first
         (DQN, "shards", {
-            **between("replay_sample", "gradient_0 gradient_1", 176.0, 176.0),
-            **between("gradient_0 gradient_1", "all_reduce all_reduce_1", 88.0, 64.0, 88.0, 64.0),
-            **between("all_reduce all_reduce_1", "update update_1", 64.0, 64.0, 64.0, 64.0),
-            ("all_reduce", "replay_update"): (1, 1, 0, 32.0, "priority_staleness"),
-            ("update", "param_sync"): (1, 4, 0, 0.0, None),
-            ("param_sync", "update"): (4, 1, 4, 0.0, None),
+            **between("sample", "gradient_0 gradient_1", 176.0, 176.0),
+            **between("gradient_0 gradient_1", "average average_1", 88.0, 64.0, 88.0, 64.0),
+            **between("average average_1", "learn learn_1", 64.0, 64.0, 64.0, 64.0),
+            ("average", "priorities"): (1, 1, 0, 32.0, "priority_staleness"),
+            ("learn", "sync"): (1, 4, 0, 0.0, None),
+            ("sync", "learn"): (4, 1, 4, 0.0, None),
         }),
         # each reads the whole rollout, and every gradient step is a firing now
         (PPO, "star", {
-            ("gae", "gradient_0"): (2, 1, 0, 1152.0, None),
-            ("gae", "gradient_1"): (2, 1, 0, 1152.0, None),
-            **between("gradient_0 gradient_1", "all_reduce", 248.0, 248.0),
-            **between("all_reduce", "update update_1", 232.0, 232.0),
-            ("update", "param_sync"): (1, 2, 0, 0.0, None),
-            ("param_sync", "update"): (2, 1, 2, 0.0, None),
+            ("advantages", "gradient_0"): (2, 1, 0, 1152.0, None),
+            ("advantages", "gradient_1"): (2, 1, 0, 1152.0, None),
+            **between("gradient_0 gradient_1", "average", 248.0, 248.0),
+            **between("average", "learn learn_1", 232.0, 232.0),
+            ("learn", "sync"): (1, 2, 0, 0.0, None),
+            ("sync", "learn"): (2, 1, 2, 0.0, None),
         }),
     ],
 )  # fmt: skip
 def test_edges_of_two_learners(options: Any, reduction: Any, expected: Any) -> None:
     before = graph(options)
     after = share_out(before, 2, reduction)
-    others = {pair: row for pair, row in rows(before).items() if "update" not in pair}
+    others = {pair: row for pair, row in rows(before).items() if "learn" not in pair}
     assert rows(after) == {**others, **MOVES, **expected}
     names = [t.name for t in after.tasks]
-    reductions = ["all_reduce", "all_reduce_1"][: 1 + (reduction == "shards")]
-    learning = ["gradient_0", "gradient_1", *reductions, "update", "update_1"]
+    reductions = ["average", "average_1"][: 1 + (reduction == "shards")]
+    learning = ["gradient_0", "gradient_1", *reductions, "learn", "learn_1"]
     at = names.index("gradient_0")
     assert names[at : at + len(learning)] == learning
     assert [n for n in names if n not in learning] == [
-        t.name for t in before.tasks if t.name != "update"
+        t.name for t in before.tasks if t.name != "learn"
     ]
-    others_learn = [name for name in learning if name != "update"]
-    assert learning_tasks(("update",), after) == ("update", *others_learn)
-    assert learning_tasks(("gae",), after) == ("gae",)
+    others_learn = [name for name in learning if name != "learn"]
+    assert learning_tasks(("learn",), after) == ("learn", *others_learn)
+    assert learning_tasks(("advantages",), after) == ("advantages",)
     for n, each in enumerate(("learner", "learner_1")):
-        gradient, step = after.task(f"gradient_{n}"), after.task(["update", "update_1"][n])
+        gradient, step = after.task(f"gradient_{n}"), after.task(["learn", "learn_1"][n])
         assert (gradient.reads, gradient.writes, gradient.group) == ((each,), (), None)
         assert (step.reads, step.writes) == ((), (each,))
         assert step.group == (reductions[n] if n < len(reductions) else None)
@@ -114,7 +114,7 @@ def test_edges_of_two_learners(options: Any, reduction: Any, expected: Any) -> N
     for n, name in enumerate(reductions):
         assert after.task(name).group == name
         assert after.task(name).kernel.dims.get("learner") == (n if reduction == "shards" else None)
-    kept = [f.name for f in before.fusions if "update" not in f.tasks]
+    kept = [f.name for f in before.fusions if "learn" not in f.tasks]
     assert [f.name for f in after.fusions] == kept
     assert (after.env_steps, after.updates) == (before.env_steps, before.updates)
 
@@ -123,7 +123,7 @@ def test_one_learner_changes_nothing_and_a_network_has_a_number_for_each_shard()
     before = graph(DQN)
     assert share_out(before, 1) is before
     fits = graph({**DQN, "batch_size": 32, "learning_starts": 32})
-    assert "all_reduce_1" in {t.name for t in share_out(fits, 32, "shards").tasks}
+    assert "average_1" in {t.name for t in share_out(fits, 32, "shards").tasks}
     wide = {**DQN, "batch_size": 64, "learning_starts": 64}
     with pytest.raises(SpecError, match="a network of 32 numbers has none for each of 64 learners"):
         share_out(graph(wide), 64, "shards")

@@ -125,7 +125,7 @@ def test_the_policy_scales_observations_as_training_did() -> None:
     mean, variance = arrays["normalise.obs"]
     raw = np.random.default_rng(0).normal(mean, np.sqrt(variance), (50, 4)).astype(np.float32)
     scaled = ((raw - mean) / np.sqrt(variance + 1e-8)).clip(-10, 10).astype(np.float32)
-    inference = trainer.graph.task("inference").kernel
+    inference = trainer.graph.task("act").kernel
     expected = cpu.act(inference, arrays["policy.q"], scaled)
     np.testing.assert_array_equal(policy.act(raw), expected)
     assert not np.array_equal(cpu.act(inference, arrays["policy.q"], raw), expected)

@@ -45,7 +45,7 @@ def arrays(system: Any) -> Buffers:
 def moved(name: str, **options: Any) -> tuple[Buffers, Buffers]:
     """The update of an algorithm run natively and in torch, on the same numbers."""
     system = pearl.load(spec(name, **options))
-    update = build_graph(system).task("update").kernel
+    update = build_graph(system).task("learn").kernel
     native, random = arrays(system), np.random.default_rng(0)
     for key, array in native.items():
         if key.startswith(("batch.", "rollout.")) and array.dtype == np.float32:
@@ -114,7 +114,7 @@ def test_a_network_of_ones_own_moves_as_the_same_dense_layers_do(name: str) -> N
             flat = [p.ravel() if system is systems[1] else p.T.ravel() for p in parts]
             for side in ("learner", "policy"):
                 b[f"{side}.{net}"][:] = np.concatenate(flat)
-        for task in ("gae", "update"):
+        for task in ("advantages", "learn"):
             k = build_graph(system).task(task).kernel
             cpu.bind(k, "torch", b)()
         found.append(b)

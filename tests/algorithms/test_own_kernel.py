@@ -72,10 +72,10 @@ def test_a_limit_may_name_its_task_and_no_other() -> None:
     spec = {**SMALL, "limits": {"max_lanes": 1, "pin": {"bonus": "cpu"}}}
     assert pearl.plan(pearl.load(spec)).task("bonus").device == "cpu"
     spec["limits"] = {"max_lanes": 1, "pin": {"bonsu": "cpu"}}
-    with pytest.raises(SpecError, match=r"limits: no task 'bonsu' in the graph of .*bonus, replay"):
+    with pytest.raises(SpecError, match=r"limits: no task 'bonsu' in the graph of .*bonus, store"):
         pearl.plan(pearl.load(spec))
     spec["algorithm"] = {**SMALL["algorithm"], "name": "dqn"}
-    with pytest.raises(SpecError, match="no task 'bonsu'; allowed are env_step"):
+    with pytest.raises(SpecError, match="no task 'bonsu'; allowed are act, step"):
         pearl.load(spec)
 
 
@@ -94,10 +94,10 @@ def test_copies_of_a_task_see_their_rows(tmp_path: Path, monkeypatch: pytest.Mon
     envs = "envs=system.algorithm.num_envs)"
     write_page(tmp_path, f"{envs})", f"{envs}, environments=system.algorithm.num_envs)")
     monkeypatch.syspath_prepend(tmp_path)
-    copies = dict.fromkeys(("env_step", "inference", "clip"), 2)
+    copies = dict.fromkeys(("step", "act", "clip"), 2)
     spec = replay_spec("ddpg", {"replicas": copies, "max_lanes": 3})
     spec["algorithm"]["name"] = "my_package.clipped"
-    seconds = {**SECONDS, "clip": 100e-6, "env_step": 300e-6}
+    seconds = {**SECONDS, "clip": 100e-6, "step": 300e-6}
     system, plan = planned(spec, seconds=seconds, variants=("native", "python"))
     assert plan.task("clip").replicas == 2
     one, threads = (trained(system, plan, lanes) for lanes in ("one", "threads"))
@@ -123,11 +123,11 @@ def test_rollouts_take_a_bonus_too() -> None:
     system = pearl.load({"algorithm": acting, "platform": "cpu_gpu"})
     loop = algorithm("ppo").graph(system)
     task = Task("bonus", TestBonus.kernel, writes=("rnd",))
-    graph = inserted(loop, task, after="env_step", before="rollout_insert")
-    assert graph.repetition["bonus"] == graph.repetition["env_step"]
+    graph = inserted(loop, task, after="step", before="store")
+    assert graph.repetition["bonus"] == graph.repetition["step"]
     assert graph.states["rnd"] == 4 * (8 + 2 * (2 * 64 + 64 * 32))
     assert graph.fusions == ()
-    (edge,) = [e for e in graph.edges if (e.src, e.dst) == ("bonus", "rollout_insert")]
+    (edge,) = [e for e in graph.edges if (e.src, e.dst) == ("bonus", "store")]
     assert edge.bytes == 4 * 8  # the rewards
 
 
@@ -136,10 +136,10 @@ def test_a_place_that_a_task_cannot_have_is_said_with_those_it_can() -> None:
 
     loop = algorithm("examples.rnd").graph(pearl.load(SMALL))
     task = Task("other", TestBonus.kernel)
-    with pytest.raises(SpecError, match="other cannot be put between update and inference") as said:
-        inserted(loop, task, after="update", before="inference")
+    with pytest.raises(SpecError, match="other cannot be put between learn and act") as said:
+        inserted(loop, task, after="learn", before="act")
     places = str(said.value).partition("as in ")[2].split(", ")
-    assert "inference → env_step" in places
+    assert "act → step" in places
     for place in places:
         after, before = place.split(" → ")
         found = inserted(loop, task, after=after, before=before)
@@ -172,7 +172,7 @@ def test_a_block_that_took_less_than_no_time_is_no_error() -> None:
 
 
 def test_actors_of_uneven_speed_are_refused_with_the_task() -> None:
-    limits = {"replicas": {"env_step": 2, "inference": 2}, "any_order": True, "max_lanes": 3}
+    limits = {"replicas": {"step": 2, "act": 2}, "any_order": True, "max_lanes": 3}
     with pytest.raises(SpecError, match=r"any_order: bonus works on transitions before they are"):
         pearl.plan(pearl.load({**SMALL, "platform": "host", "limits": limits}))
 
@@ -272,7 +272,7 @@ from pearl.graph.task_graph import Task
 from pearl_devices import kernel
 def graph(system):
     task = Task("bonus", kernel("faulty:KIND", envs=8))
-    return inserted(dqn.graph(system), task, after="env_step", before="replay_insert")
+    return inserted(dqn.graph(system), task, after="step", before="store")
 def initialise(buffers, system, seed):
     dqn.initialise(buffers, system, seed)
 """

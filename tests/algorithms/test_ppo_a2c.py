@@ -35,11 +35,11 @@ def test_every_platform_has_a_plan(name: str, platform: str) -> None:
     assert found.status == "optimal"
     large = {"platform": platform, "algorithm.hidden": [2048, 2048], "algorithm.num_envs": 512}
     moved = pearl.plan(pearl.load(spec(name), set=large))
-    assert moved.task("update").device != system.platform.host
-    outside = {**large, "limits": {"variants": {"env_step": ["gymnasium"]}}}
+    assert moved.task("learn").device != system.platform.host
+    outside = {**large, "limits": {"variants": {"step": ["gymnasium"]}}}
     apart = pearl.plan(pearl.load(spec(name), set=outside))
-    assert apart.task("update").device != system.platform.host
-    assert apart.task("env_step").device == system.platform.host
+    assert apart.task("learn").device != system.platform.host
+    assert apart.task("step").device == system.platform.host
 
 
 @pytest.mark.parametrize("name", ["ppo", "a2c"])
@@ -56,9 +56,9 @@ def test_options_of_a_replay_are_refused(name: str) -> None:
 def test_torch_and_gymnasium_train_too(name: str, env: str) -> None:
     """No longer run: each of the two in the environment of the other one."""
     given = spec(name, env)
-    torch = dict.fromkeys(("inference", "rollout_insert", "gae", "update"), "torch")
-    plan = plan_with(given, env_step="gymnasium", **torch)
-    assert {plan.task(t).variant for t in (*torch, "env_step")} == {"torch", "gymnasium"}
+    torch = dict.fromkeys(("act", "store", "advantages", "learn"), "torch")
+    plan = plan_with(given, step="gymnasium", **torch)
+    assert {plan.task(t).variant for t in (*torch, "step")} == {"torch", "gymnasium"}
     system = pearl.load(given, set={"limits.variants": {}})
     run = pearl.compile(system, plan=plan).train()
     assert run.status == "done"

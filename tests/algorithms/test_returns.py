@@ -54,7 +54,7 @@ class Rollouts:
         system = pearl.load(given, set={"limits.max_lanes": 1})
         self.trainer = Trainer(system, pearl.plan(system), seed=3)
         self.graph, self.arrays = self.trainer.graph, self.trainer.session.arrays
-        learning = ("gae", "update", "rollout_insert")
+        learning = ("advantages", "learn", "store")
         jobs = {
             t.name: single_lane.Job(
                 (t.name,), t.kernel, "cpu", variant if t.name in learning else "native"
@@ -72,7 +72,7 @@ class Rollouts:
         for step in self.steps:
             step.call()
             name = step.job.name
-            if name == "rollout_insert":
+            if name == "store":
                 self.seen.append({n: a.copy() for n, a in self.arrays.items() if "step." in n})
                 for more in ("act.log_prob", "act.sample"):
                     if more in self.arrays:
@@ -141,7 +141,7 @@ def test_losses_and_gradients_are_those_of_a_program_written_by_hand(case, varia
     made.run()
     before = {n: made.arrays[n].copy() for n in made.arrays if n.startswith("learner.")}
     made.run()
-    layers = {n: made.graph.task("update").kernel.layers(n) for n in ("actor", "critic")}
+    layers = {n: made.graph.task("learn").kernel.layers(n) for n in ("actor", "critic")}
     actor, critic = (torch.tensor(before[f"learner.{n}"]).double().requires_grad_() for n in layers)
 
     def value(obs: Any) -> Tensor:
@@ -185,13 +185,13 @@ def test_a_window_makes_the_first_gradient_fire_at_step_n() -> None:
     first = {}
     for returns in ("monte_carlo", N_STEP):
         expansion = expand(graph_of(spec("a2c", returns)))
-        waits = {expansion.node["update", 0]}
+        waits = {expansion.node["learn", 0]}
         while more := {s for s, d, m, _ in expansion.arcs if d in waits and m == 0} - waits:
             waits |= more
         names = [expansion.units[expansion.nodes[node][0]][0] for node in waits]
         first[str(returns)] = Counter(names)
-    acting = ("inference", "env_step", "rollout_insert")
-    once = {"gae": 1, "update": 1}
+    acting = ("act", "step", "store")
+    once = {"advantages": 1, "learn": 1}
     assert first["monte_carlo"] == {**dict.fromkeys(acting, STEPS), **once}
     assert first[str(N_STEP)] == {**dict.fromkeys(acting, 4), **once}  # of steps 0 … n
 
@@ -209,10 +209,10 @@ def test_live_bytes_of_a_thousand_steps_fall_sixteenfold() -> None:
 def test_an_array_has_the_rows_that_its_readers_leave_unread(n: int) -> None:
     graph = graph_of(spec("a2c", {"n_step": n}))
     rows = {a.array.removeprefix("rollout."): a.rows for a in stored_arrays(graph)}
-    stored = live_rows(graph.edges, "rollout_insert", ("gae", "update"), STEPS)
+    stored = live_rows(graph.edges, "store", ("advantages", "learn"), STEPS)
     assert stored == min(n + 1, STEPS)
     stored = min(stored + 1, STEPS)  # one is written while the others are read
-    assert live_rows(graph.edges, "gae", ("update",), STEPS) == 1
+    assert live_rows(graph.edges, "advantages", ("learn",), STEPS) == 1
     assert {rows[name] for name in ("obs", "action", "reward", "log_prob", "value")} == {stored}
     assert rows["returns"] == rows["advantage"] == 1
 
@@ -223,7 +223,7 @@ def test_nothing_is_read_once_it_is_free(variant: str) -> None:
     plain, poisoned = (Rollouts(spec("a2c", N_STEP), variant) for _ in range(2))
 
     def poison(name: str, firing: int, early: int = 0) -> None:
-        if name != "update":
+        if name != "learn":
             return
         for array in (n for n in poisoned.arrays if n.startswith("rollout.")):
             rows = poisoned.arrays[array]
@@ -245,7 +245,7 @@ def test_several_lanes_learn_what_one_learns(lanes: str) -> None:
     given = {**spec("a2c", N_STEP), "limits": {"max_lanes": 2}}
     system, plan = planned(given)
     assert len(plan.lanes) == 2
-    assert plan.task("update").lane != plan.task("env_step").lane
+    assert plan.task("learn").lane != plan.task("step").lane
     one, several = (trained(system, plan, hosted, steps=640) for hosted in ("one", lanes))
     assert differing(one, several) == []
 
@@ -255,9 +255,9 @@ def test_two_lanes_overlap_the_gradients_of_a_rollout_with_its_steps() -> None:
     period = {}
     for returns in ("monte_carlo", N_STEP):
         given = {**spec("a2c", returns, rollout_steps=40), "limits": {"max_lanes": 2}}
-        per_firing = {"gae": 4e-3, "update": 8e-3} if returns == "monte_carlo" else {}
-        seconds = {"gae": 1e-4, "update": 2e-4, "inference": 1e-4, "env_step": 1e-4,
-                   "rollout_insert": 3e-5, "param_sync": 5e-6, **per_firing}  # fmt: skip
+        per_firing = {"advantages": 4e-3, "learn": 8e-3} if returns == "monte_carlo" else {}
+        seconds = {"advantages": 1e-4, "learn": 2e-4, "act": 1e-4, "step": 1e-4,
+                   "store": 3e-5, "sync": 5e-6, **per_firing}  # fmt: skip
         period[str(returns)] = planned(given, seconds=seconds)[1].period_s
     assert period["monte_carlo"] == pytest.approx(40 * 500e-6 + 35e-6, rel=1e-3)
     assert period[str(N_STEP)] <= period["monte_carlo"] / 1.5
@@ -291,7 +291,7 @@ def test_a_plan_says_what_is_kept_and_reads_it_back(tmp_path: Any) -> None:
     assert "those not yet read, as a ring buffer" in page
     assert "t..t+3" in page
     whole = replace(again, edges=tuple(replace(e, reach=0) for e in again.edges))
-    with pytest.raises(SpecError, match="edge rollout_insert → gae of the graph"):
+    with pytest.raises(SpecError, match="edge store → advantages of the graph"):
         check_plan(whole, plan.problem)
 
 

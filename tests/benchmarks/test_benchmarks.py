@@ -66,5 +66,5 @@ def test_a_run_of_ours_gives_its_rate_memory_and_variants(capsys):
     given = json.loads(capsys.readouterr().out)
     assert given["per_cpu_s"] > 0
     assert given["rss_bytes"] > 2**20
-    assert given["variants"]["env_step"] == "native"
+    assert given["variants"]["step"] == "native"
     assert given["torch"] == ("torch" in sys.modules)

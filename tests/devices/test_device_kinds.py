@@ -38,7 +38,7 @@ LINK = {"between": ["cpu", "near"], "source": "s", "latency": "1 us", "bandwidth
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 4, "hidden": [16]},
     "platform": {"devices": {"cpu": "xeon_gold_6326", "near": NEAR}, "links": [LINK]},
-    "limits": {"pin": {"replay_sample": "near", "replay_insert": "near"}},
+    "limits": {"pin": {"sample": "near", "store": "near"}},
 }
 
 NUMBERS = count()
@@ -72,7 +72,7 @@ def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: An
     system = pearl.load(spec)
     near = system.platform.device("near")
     assert (near.width_unit, near.simulated, near.when_unused) == ("banks", True, "off")
-    task = pearl.plan(system).task("replay_sample")
+    task = pearl.plan(system).task("sample")
     assert (task.device, task.width, task.width_unit) == ("near", 8, "banks")
     assert (task.rung, task.variant) == ("closed_form", "near")
     listed = "pim A processor in memory: draws and stores replay where it lies (width in banks, "
@@ -114,7 +114,7 @@ def test_a_kind_by_module_path_is_imported_where_the_spec_is_the_users_word(kind
     assert "not checked: platform.devices.near.kind own_kinds.memory: whether it is" in said.out
     assert "own_kinds.memory" not in sys.modules
     assert Ran("check", "--import", spec).status == 0
-    assert pearl.plan(spec).task("replay_sample").width_unit == "banks"
+    assert pearl.plan(spec).task("sample").width_unit == "banks"
     assert pearl.load(spec).sha256 == pearl.spec.reading.load_static(spec).sha256
 
 
@@ -319,7 +319,7 @@ def test_cores_of_a_simulated_device_are_no_threads(kind: Any) -> None:
     )
     limits = {**SPEC["limits"], "max_lanes": 1}
     system = pearl.load(spec, set={"limits": limits})
-    assert {m.width for m in build_cost_table(*problem_of(system)).of("replay_sample")} == {8}
+    assert {m.width for m in build_cost_table(*problem_of(system)).of("sample")} == {8}
 
 
 def problem_of(system: pearl.System) -> Any:

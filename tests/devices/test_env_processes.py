@@ -77,7 +77,7 @@ def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> No
     stepped(step, buffers, 2)
     armed.touch()
     with external_envs.interrupting_overdue_envs(
-        {"env_step": step}, 3.0 if fault == "block" else 600.0
+        {"step": step}, 3.0 if fault == "block" else 600.0
     ):
         stepped(step, buffers, 2)
     why = {

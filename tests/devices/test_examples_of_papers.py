@@ -131,10 +131,10 @@ def test_the_plan_of_the_spiking_policy_is_the_best_of_all_placements(latency_s:
 
     best = choose(latency_s)
     values = {
-        pair: choose(latency_s, inference=pair[0], update=pair[1]).value
+        pair: choose(latency_s, act=pair[0], learn=pair[1]).value
         for pair in itertools.product(("cpu", "ipu"), repeat=2)
     }
     assert best.value == pytest.approx(max(values.values()))
-    placed = best.task("inference").device, best.task("update").device
+    placed = best.task("act").device, best.task("learn").device
     assert placed == max(values, key=values.__getitem__)
     assert placed == (("ipu", "ipu") if latency_s == 1e-5 else ("cpu", "cpu"))

@@ -1,4 +1,4 @@
-"""Environments of the extras: envpool's as a variant of env_step, MuJoCo's through gymnasium."""
+"""Environments of the extras: envpool's as a variant of step, MuJoCo's through gymnasium."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_an_environment_that_envpool_does_not_know_is_an_error_naming_it() -> No
 
 def test_training_uses_envpool_only_where_the_limits_name_it() -> None:
     pytest.importorskip("envpool")
-    assert pearl.compile(spec("CartPole-v1", "dqn")).plan.task("env_step").variant != "envpool"
-    named = spec("CartPole-v1", "dqn", variants={"env_step": ["envpool"]})
+    assert pearl.compile(spec("CartPole-v1", "dqn")).plan.task("step").variant != "envpool"
+    named = spec("CartPole-v1", "dqn", variants={"step": ["envpool"]})
     trainer = pearl.compile(named)
-    assert trainer.plan.task("env_step").variant == "envpool"
+    assert trainer.plan.task("step").variant == "envpool"
     assert trainer.train().status == "done"
 
 
@@ -93,7 +93,7 @@ def test_without_the_package_a_spec_that_names_envpool_says_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(environments, "find_spec", lambda name: None)
-    named = spec("CartPole-v1", "dqn", variants={"env_step": ["envpool"]})
+    named = spec("CartPole-v1", "dqn", variants={"step": ["envpool"]})
     with pytest.raises(pearl.InfeasibleError, match=r"needs the package envpool"):
         pearl.plan(pearl.load(named))
     monkeypatch.undo()
@@ -113,7 +113,7 @@ def test_mujoco_environments_train_through_gymnasium(
     monkeypatch.chdir(tmp_path)  # where it writes its log
     trainer = pearl.compile(spec(env, "td3"))
     assert (trainer.system.env.obs, trainer.system.env.act) == (obs, act)
-    assert trainer.plan.task("env_step").variant == "gymnasium"
+    assert trainer.plan.task("step").variant == "gymnasium"
     run = trainer.train()
     assert run.status == "done"
     assert run.updates == 60

@@ -142,7 +142,7 @@ def test_it_is_offered_for_every_native_environment_and_for_no_other(env):
 def test_it_is_not_offered_where_acting_and_learning_alternate_within_an_iteration():
     # Two vector steps and three gradient steps: the second acts on what the first learned.
     prioritised = algorithm("dqn").graph(system(replay="prioritised", ratio="3/4"))
-    assert (prioritised.repetition["env_step"], prioritised.repetition["update"]) == (2, 3)
+    assert (prioritised.repetition["step"], prioritised.repetition["learn"]) == (2, 3)
     assert fusion(prioritised) is None
     assert fusion(algorithm("dqn").graph(system(ratio="3/4"))) is not None
 
@@ -152,18 +152,18 @@ def test_the_planner_takes_it_where_it_may_and_keeps_to_the_variants_allowed(rep
     one = {"limits": {"max_lanes": 1}}
     plan = pearl.plan(system(replay=replay, **one))
     tasks = {t.task for t in plan.tasks}
-    assert set(plan.task("update").fused_with) == tasks - {"update"}
-    limits = {"limits": {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}}
+    assert set(plan.task("learn").fused_with) == tasks - {"learn"}
+    limits = {"limits": {"max_lanes": 1, "variants": {"step": ["gymnasium"]}}}
     apart = pearl.plan(system(replay=replay, **limits))
-    assert "env_step" not in apart.task("update").fused_with
-    assert "replay_sample" in apart.task("update").fused_with
+    assert "step" not in apart.task("learn").fused_with
+    assert "sample" in apart.task("learn").fused_with
 
 
 def test_a_variant_of_less_precision_is_planned_only_where_it_is_named():
     of = system("sac", "Pendulum-v1")
     graph = algorithm("sac").graph(of)
     host = Platform("one", (Device("host", "cpu"),))
-    assert ("torch-bf16", 1) in backend("cpu").offers(graph.task("update").kernel, host.devices[0])
-    named = build_cost_table(graph, host, Limits(variants={"update": ["torch-bf16"]}))
-    assert {m.variant for m in named.of("update")} == {"torch-bf16"}
+    assert ("torch-bf16", 1) in backend("cpu").offers(graph.task("learn").kernel, host.devices[0])
+    named = build_cost_table(graph, host, Limits(variants={"learn": ["torch-bf16"]}))
+    assert {m.variant for m in named.of("learn")} == {"torch-bf16"}
     assert "torch-bf16" not in {m.variant for m in build_cost_table(graph, host, Limits()).modes}

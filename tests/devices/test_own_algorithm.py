@@ -42,8 +42,8 @@ def test_the_spec_of_the_how_to_loads_and_its_options_reach_the_loss(tmp_path: P
     )
     (tmp_path / "spec.yaml").write_text(text)
     trainer = pearl.compile(tmp_path / "spec.yaml")
-    assert dict(trainer.graph.task("update").kernel.args) == {"temperature": 0.05}
-    assert trainer.plan.task("update").variant == "torch"
+    assert dict(trainer.graph.task("learn").kernel.args) == {"temperature": 0.05}
+    assert trainer.plan.task("learn").variant == "torch"
     assert trainer.graph.fusions == ()
 
 

@@ -48,7 +48,7 @@ def own(name: str = "dense", **changes: Any) -> Any:
 def test_it_runs_in_torch_alone_and_trains_its_parameters() -> None:
     trainer = pearl.compile(own())
     variants = {t.task: t.variant for t in trainer.plan.tasks}
-    assert variants["inference"] == variants["update"] == "torch"
+    assert variants["act"] == variants["learn"] == "torch"
     assert trainer.graph.fusions == ()
     before = trainer.session.arrays["learner.q"].copy()
     assert before.size == 4 * 16 + 16 + 16 * 2 + 2
@@ -61,9 +61,9 @@ def test_it_runs_in_torch_alone_and_trains_its_parameters() -> None:
 
 def test_a_gradient_step_equals_that_of_the_same_dense_layers() -> None:
     """The module's parameters are the transposed ones of ours; so are the updated ones."""
-    trainers = [pearl.compile(spec, set={"limits.variants": {"update": ["torch"]}})
+    trainers = [pearl.compile(spec, set={"limits.variants": {"learn": ["torch"]}})
                 for spec in (own(), DENSE)]  # fmt: skip
-    mine, ours = (t.graph.task("update").kernel for t in trainers)
+    mine, ours = (t.graph.task("learn").kernel for t in trainers)
     module, plain = trainers[0].session.arrays, copied(trainers[1].session.arrays)
     from pearl_devices.buffers import allocate
 
@@ -102,7 +102,7 @@ def test_actors_and_critics_may_be_modules_too() -> None:
     spec = own(name="dense", env="Pendulum-v1")
     spec["algorithm"] |= {"name": "sac"}
     trainer = pearl.compile(spec)
-    assert set(trainer.graph.task("update").kernel.modules) == {"actor", "critic1", "critic2"}
+    assert set(trainer.graph.task("learn").kernel.modules) == {"actor", "critic1", "critic2"}
     trainer.train(steps=200)
     assert trainer.policy.act(np.zeros((5, 3))).shape == (5, 1)
 

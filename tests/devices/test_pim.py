@@ -122,7 +122,7 @@ def test_seconds_of_an_average_are_a_transfer_to_the_host_and_back() -> None:
 
 def period_s(chunks: int, tau: int, **options: Any) -> float:
     spec: Any = dict(system(chunks=chunks, tau=tau, **options).raw)
-    spec["limits"] = {**spec["limits"], "pin": {"update": "pim"}}
+    spec["limits"] = {**spec["limits"], "pin": {"learn": "pim"}}
     return pearl.plan(pearl.load(spec)).period_s
 
 
@@ -171,7 +171,7 @@ def test_a_run_planned_for_pim_is_emulated_and_computes_the_bits_of_the_cpu() ->
     tables = []
     for device in ("pim", "cpu"):
         spec: Any = dict(system(rows=600, chunks=3, tau=2).raw)
-        spec["limits"] = {**spec["limits"], "pin": {"update": device}}
+        spec["limits"] = {**spec["limits"], "pin": {"learn": device}}
         spec["train"] = {"steps": 1, "evaluate_every": 0, "final_episodes": 0}
         trainer = pearl.compile(pearl.load(spec), emulate=True, seed=1)
         run = trainer.train()

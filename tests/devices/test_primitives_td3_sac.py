@@ -116,5 +116,5 @@ def test_options_reach_their_arrays() -> None:
     assert arrays["hyper.lr.alpha"][0] == 0.0
     assert pearl.compile(spec("sac", "uniform")).session.arrays["hyper.target_entropy"][0] == -1.0
     trainer = pearl.compile(spec("td3", "uniform"), set={"algorithm.policy_delay": 3})
-    assert trainer.graph.task("update").kernel.dim("policy_delay") == 3
+    assert trainer.graph.task("learn").kernel.dim("policy_delay") == 3
     assert tuple(trainer.session.arrays["hyper.smoothing"]) == (0.2, 0.5)

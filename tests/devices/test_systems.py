@@ -193,7 +193,7 @@ def run_on(system: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 BRIEF = ("algorithm.learning_starts=100", "train.final_episodes=1", "train.evaluate_every=0")
-APART = ("limits.max_lanes=2", "limits.apart=[[env_step,update]]", "train.lanes=processes")
+APART = ("limits.max_lanes=2", "limits.apart=[[step,learn]]", "train.lanes=processes")
 
 
 def arrays(folder: Path) -> bytes:
@@ -215,7 +215,7 @@ HANGS = """
 algorithm: {name: dqn, env: "tests.runtime.bad_envs:Bad", env_args: {kind: hang}, num_envs: 1,
   hidden: [8], batch_size: 8, learning_starts: 16, replay: {capacity: 400, kind: uniform}}
 platform: host
-limits: {max_lanes: 1, variants: {env_step: [gymnasium]}}
+limits: {max_lanes: 1, variants: {step: [gymnasium]}}
 train: {steps: 400, evaluate_every: 0, final_episodes: 0, calibrate_after: false,
   env_time_limit: 1 s}
 """
@@ -230,7 +230,7 @@ def test_an_environment_that_windows_cannot_interrupt_is_named_and_ends_the_proc
     run = run_on("windows", "train", *given)
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
-    assert "'tests.runtime.bad_envs:Bad' of env_step, number 0, episode" in last
+    assert "'tests.runtime.bad_envs:Bad' of step, number 0, episode" in last
     assert "has not answered for 1 s" in last
     assert "Traceback" not in run.stderr
 

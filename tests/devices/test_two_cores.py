@@ -150,12 +150,12 @@ def test_a_run_whose_learning_is_one_call_on_two_cores_reports_each_part(kind: s
     host = replace(system.platform.devices[0], width=2, max_lanes=2)
     system = replace(system, platform=replace(system.platform, devices=(host,)))
     graph, costs = problem(system)
-    wanted = {("replay_sample", "update"), ("replay_sample", "update", "replay_update")}
+    wanted = {("sample", "learn"), ("sample", "learn", "priorities")}
     modes = tuple(
         m
         for m in costs.modes
         if (m.variant == "native-pair" and m.tasks in wanted)
-        or (m.variant == "native" and not m.fused and "update" not in m.tasks)
+        or (m.variant == "native" and not m.fused and "learn" not in m.tasks)
     )
     costs = replace(costs, modes=modes)
     plan = replace(
@@ -164,7 +164,7 @@ def test_a_run_whose_learning_is_one_call_on_two_cores_reports_each_part(kind: s
     run = Trainer(system, plan).train()
     assert run.status == "done"
     timed = {t.task: t.measured_s for t in run.tasks}
-    assert all(timed[name] for name in ("replay_sample", "update"))
+    assert all(timed[name] for name in ("sample", "learn"))
 
 
 # What lanes cost
@@ -207,8 +207,8 @@ def spec(**limits: object) -> dict[str, Any]:
 
 
 US = {
-    "inference": 1.4, "replay_insert": 0.8, "replay_sample": 10.0, "update": 100.0,
-    "param_sync": 0.3,
+    "act": 1.4, "store": 0.8, "sample": 10.0, "learn": 100.0,
+    "sync": 0.3,
 }  # fmt: skip
 
 
@@ -257,12 +257,12 @@ def test_a_second_lane_that_gains_little_is_left_out_and_said(given: Any) -> Non
 def test_slow_environments_get_a_lane_beside_the_learner(given: Any) -> None:
     plan = given(15.0, max_lanes=2)
     assert lanes(plan) == 2
-    assert plan.task("env_step").lane != plan.task("update").lane
+    assert plan.task("step").lane != plan.task("learn").lane
 
 
 def test_slower_environments_are_split_over_both_cores(given: Any) -> None:
-    plan = given(200.0, max_lanes=2, replicas={"env_step": 2})
-    shares = plan.task("env_step").shares
+    plan = given(200.0, max_lanes=2, replicas={"step": 2})
+    shares = plan.task("step").shares
     assert sum(shares) == 8
     assert len(shares) == 2
     assert lanes(plan) == 2
@@ -286,11 +286,11 @@ def test_every_byte_between_calls_is_paid_for_by_both() -> None:
         for a, b in zip(more.modes, costs.modes, strict=True)
     }
     sent = {(e.src, e.dst): e.bytes for e in graph.edges}
-    batch, parameters = sent["replay_sample", "update"], sent["param_sync", "inference"]
+    batch, parameters = sent["sample", "learn"], sent["sync", "act"]
     assert batch > 0
-    assert extra["update",] == pytest.approx(1e-9 * batch)
-    assert extra["param_sync",] == pytest.approx(1e-9 * parameters)
-    learning = ("replay_sample", "update")
+    assert extra["learn",] == pytest.approx(1e-9 * batch)
+    assert extra["sync",] == pytest.approx(1e-9 * parameters)
+    learning = ("sample", "learn")
     assert extra.get(learning, 0.0) == pytest.approx(0.0)  # what stays within a call is not carried
     everything = max(extra, key=len)
     assert extra[everything] == pytest.approx(0.0)

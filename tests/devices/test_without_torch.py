@@ -70,4 +70,4 @@ def test_what_needs_torch_names_it_and_the_way_out(no_torch: None):
     with pytest.raises(CalibrationError, match="the probe of this host needs torch"):
         probe()
     with pytest.raises(pearl.InfeasibleError, match=r"leave none \(.*torch is not installed\)"):
-        pearl.plan(pearl.load("dqn_cartpole", set={"limits.variants.update": ["torch"]}))
+        pearl.plan(pearl.load("dqn_cartpole", set={"limits.variants.learn": ["torch"]}))

@@ -281,11 +281,11 @@ def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
     known = load_calibration()
     assert known is not None
     store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-10}))
-    one = {"env_step": ["gymnasium"], "update": ["native"], "replay_sample": ["native"]}
+    one = {"step": ["gymnasium"], "learn": ["native"], "sample": ["native"]}
     lag = {"limits.policy_lag": 1, "limits.prefetch": 1, "limits.max_lanes": 2}
     system = pearl.load("dqn_cartpole", set={**lag, "limits.variants": one})
     made, graph = pearl.plan(system), planner.build_problem(system).graph
-    acts = {"inference", "env_step", "replay_insert"}
+    acts = {"act", "step", "store"}
     tasks = tuple(
         replace(t, lane=f"cpu.{int(t.task not in acts)}", rung="calibrated", fused_with=())
         for t in made.tasks

@@ -86,7 +86,7 @@ def test_more_threads_are_no_other_family_to_doubt() -> None:
     costs = CostTable(Platform("p", (CPU,)), ())
     cost = Estimate(1e-3, low_s=5e-4, high_s=2e-3, rung="datasheet")
     found = [
-        _uncertainty(Mode(("update",), "cpu", v, n, cost), WIDE, costs)
+        _uncertainty(Mode(("learn",), "cpu", v, n, cost), WIDE, costs)
         for v, n in (("torch", 1), ("torch-4", 4), ("native", 1))
     ]
     one, four, native = (each.parts() for each in found if each)

@@ -82,11 +82,11 @@ def told(e: Explanation) -> list[str]:
 def varied() -> Iterator[tuple[str, Explanation]]:
     """Yield explanations by hand, of which the first is that of the others."""
     plan = two_device_plan()
-    parts = BoundPart("update", 8, 4.8e-4, 0.96), BoundPart("param_sync", 1, 2e-5, 0.04)
+    parts = BoundPart("learn", 8, 4.8e-4, 0.96), BoundPart("sync", 1, 2e-5, 0.04)
     bound = Bound("lane", "gpu0/0", 5e-4, 5e-4, 1, parts, "cpu/0", 0.636)
     near, far = replace(plan, value=15_600.0), replace(plan, value=15_200.0)
-    close = (RunnerUp(near, ("inference on gpu0",), 0.025, True),
-             RunnerUp(far, ("3 lanes instead of 2", "update eager"), 0.05, False))  # fmt: skip
+    close = (RunnerUp(near, ("act on gpu0",), 0.025, True),
+             RunnerUp(far, ("3 lanes instead of 2", "learn eager"), 0.05, False))  # fmt: skip
 
     def change(
         kind: Any, name: str, text: str, gain: float | None, *, proven: bool = True
@@ -98,16 +98,16 @@ def varied() -> Iterator[tuple[str, Explanation]]:
 
     changes = (
         change("slack", "prefetch", "prefetch 0 → 1", 0.3),
-        change("task", "update", "update 20 % faster", 0.2375),
+        change("task", "learn", "learn 20 % faster", 0.2375),
         change("link", "cpu-gpu0", "link cpu-gpu0 twice as fast", 0.02, proven=False),
         change("lanes", "cpu", "one more core and lane on cpu", 0.001),
-        change("task", "env_step", "env_step 20 % faster", 0.0009),
+        change("task", "step", "step 20 % faster", 0.0009),
         change("slack", "mine", "mine 1 → 2", 0.0, proven=False),
         change("device", "gpu0", "without gpu0", -0.5),
         change("device", "cpu", "nothing on cpu, the host", None),
     )
     moves = (Move(256, "cpu", "gpu0"), Move(1024, "gpu0", "pe"))
-    sizes = Crossover("update", 64, "cpu", 1, 16_384, "cpu", moves, False)
+    sizes = Crossover("learn", 64, "cpu", 1, 16_384, "cpu", moves, False)
     first = Explanation(
         16_000.0, "env steps/s", "throughput", "env steps", 16_000.0, 100.0, 0.05, bound,
         RunnerUps(close, True), changes, (sizes, replace(sizes, moves=(), proven=True)),
@@ -234,12 +234,12 @@ def questions() -> Iterator[tuple[str, Callable[[], list[QuestionAnswer]]]]:
     yield "quick", lambda: of(accelerated(US, 8.0))
     yield "two alike", lambda: of(accelerated(1e-3, 0.5, "acc", "acc2"))
     yield "two alike, one used", lambda: of(accelerated(US, 4.0, "acc", "acc2"))
-    yield "a chain", lambda: of(accelerated(US, 2.0, policy_lag=0, pin={"update": "acc"}))
+    yield "a chain", lambda: of(accelerated(US, 2.0, policy_lag=0, pin={"learn": "acc"}))
     lags = dict.fromkeys(("policy_lag", "insertion_lag", "prefetch", "priority_staleness"), 2)
     yield "a lag", lambda: of(accelerated(US, 2.0, **lags))
-    replay = dict.fromkeys(("replay_sample", "replay_insert", "replay_update"), ("cpu",))
+    replay = dict.fromkeys(("sample", "store", "priorities"), ("cpu",))
     yield "held", lambda: of(accelerated(US, 2.0, devices=replay))
-    yield "pinned", lambda: of(accelerated(US, 2.0, pin={"update": "cpu", "replay_sample": "acc"}))
+    yield "pinned", lambda: of(accelerated(US, 2.0, pin={"learn": "cpu", "sample": "acc"}))
     graph, costs = two_devices()
     home, away = costs.platform.devices
     other = replace(costs.platform, devices=(home, replace(away, kind="other")))
@@ -281,9 +281,9 @@ def moves(at: Callable[[int], str | None], *tasks_on: str, most: int = 4096) -> 
     class Built(int):
         """A batch size as a problem: what may run where, and nothing else."""
 
-        graph = loop("update", "act")
+        graph = loop("learn", "act")
         costs = CostTable(star(devices("cpu", "gpu")), tuple(
-            mode("update", d, 1.0) for d in tasks_on or ("cpu", "gpu")))  # fmt: skip
+            mode("learn", d, 1.0) for d in tasks_on or ("cpu", "gpu")))  # fmt: skip
 
     system = load("dqn_cartpole", set={"platform": "cpu_gpu"})
     with (

@@ -70,7 +70,7 @@ def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> Non
     graph = dqn(2, fused=True)
     platform = star(devices("cpu", "acc", lanes=1, idle_power_w=20.0, active_power_w=90.0), 2e-6)
     table = dqn_costs(platform, {"cpu": 1.0, "acc": 3.0})
-    learn = ("replay_sample", "update", "replay_update")
+    learn = ("sample", "learn", "priorities")
     modes = tuple(
         replace(m, estimate=replace(m.estimate, energy_j=50 * m.estimate.latency_s))
         for m in (*table.modes, mode(learn, "cpu", 60 * US))
@@ -101,15 +101,15 @@ def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> Non
     alone = Platform("star", platform.devices[:1])
     left = tuple(m for m in modes if m.device == "cpu")
     check("device", "acc", again(costs=CostTable(alone, left)))
-    # A fused call of 2 firings each: apart they take 2 · (9 + 30 + 3) us, of which update 60.
+    # A fused call of 2 firings each: apart they take 2 · (9 + 30 + 3) us, of which learn 60.
     fields = ("latency_s", "occupancy_s", "low_s", "high_s", "energy_j")
 
     def scaled(m: Mode) -> Mode:
-        share = 1.0 if "update" not in m.tasks else 1 - 0.2 * 30 / 42 if m.fused else 0.8
+        share = 1.0 if "learn" not in m.tasks else 1 - 0.2 * 30 / 42 if m.fused else 0.8
         quick = {n: share * getattr(m.estimate, n) for n in fields}
         return replace(m, estimate=replace(m.estimate, **quick))
 
-    check("task", "update", again(costs=CostTable(platform, tuple(map(scaled, modes)))))
+    check("task", "learn", again(costs=CostTable(platform, tuple(map(scaled, modes)))))
 
 
 def test_one_more_lane_is_one_more_lane() -> None:
@@ -297,10 +297,10 @@ def test_the_replays_home_is_compared_with_the_best_plan_elsewhere() -> None:
         why = offered.why if isinstance(offered, Refused) else f"offers {offered[0][0]}"
         assert re.search(rf"\b{task.name}\b[^;]*: {re.escape(why)}", said)
     said = found["Where should the replay live?"]
-    replay = ("replay_insert", "replay_sample", "replay_update")
+    replay = ("store", "sample", "priorities")
     homes = {d: Limits(pin=dict.fromkeys(replay, d)) for d in ("cpu", "gpu")}
     plans = {d: solve(graph, costs, limits=limits) for d, limits in homes.items()}
-    here = plan.task("replay_sample").device
+    here = plan.task("sample").device
     assert plans.pop(here).value == pytest.approx(plan.value)
     device, there = max(plans.items(), key=lambda item: item[1].value)
     assert said.startswith(f"On {here}: on {device} the best plan gives")
@@ -328,7 +328,7 @@ def test_the_update_moves_at_the_batch_size_that_is_named() -> None:
         start = max(batch, system.algorithm.learning_starts)
         sized = {"algorithm.batch_size": batch, "algorithm.learning_starts": start}
         at = pearl.load("dqn_cartpole", set={**FAST, **sized})
-        assert pearl.plan(at).task("update").device == device
+        assert pearl.plan(at).task("learn").device == device
 
 
 def test_the_report_holds_the_explanation_in_every_form(tmp_path: Path) -> None:
@@ -386,8 +386,8 @@ def test_questions_are_asked_in_the_order_in_which_users_ask() -> None:
 def test_a_replay_that_no_other_device_runs_is_told() -> None:
     graph = dqn(4)
     costs = dqn_costs(star(devices("cpu", "acc"), 2e-6), {"cpu": 1.0, "acc": 3.0})
-    here = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks == ("update",))
+    here = tuple(m for m in costs.modes if m.device == "cpu" or m.tasks == ("learn",))
     table = replace(costs, modes=here)
     again = Resolver(solve(graph, table), Problem(graph, table), float("inf"))
-    tasks = "replay_insert, replay_sample and replay_update"
+    tasks = "store, sample and priorities"
     assert where_replay(again) == f"On cpu: {tasks} are not modelled on acc."

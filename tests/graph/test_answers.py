@@ -32,13 +32,13 @@ OWN_TASKS = {"bonus": BONUS, "again": BONUS, "own": kernel("tests.graph.test_ans
 
 def places(name: str, *tasks: str, groups: int = 1) -> str:
     """What becomes of a task on each edge of an algorithm; of several tasks, the last, after the
-    others are put behind env_step."""
+    others are put behind step."""
     spec = {"algorithm": {"name": name, "env": "MountainCar-v0", "num_envs": 8},
             "platform": "cpu_gpu", "limits": {"env_groups": groups}}  # fmt: skip
     whole = algorithm(name).graph(pearl.load(spec))
     *others, last = (Task(task, OWN_TASKS[task], writes=("more",)) for task in tasks)
     for other in others:
-        whole = inserted(whole, other, after="env_step", before="replay_insert")
+        whole = inserted(whole, other, after="step", before="store")
     lines = []
     ordering = next(e for e in whole.edges if not e.bytes)
     for e in (ordering, *(e for e in whole.edges if e.bytes)):

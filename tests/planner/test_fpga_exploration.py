@@ -22,7 +22,7 @@ from pearl_devices.fpga import logic, resources
 
 SPECS, SMALL_SPECS = 50, 12
 HOMES = ("cpu", "fpga")
-REPLAY = ("replay_insert", "replay_sample", "replay_update")
+REPLAY = ("store", "sample", "priorities")
 
 
 def random_system(number: int) -> Any:
@@ -37,7 +37,7 @@ def random_system(number: int) -> Any:
             "algorithm.replay.capacity": int(rng.choice([1000, 5000, 50_000])),
             "algorithm.replay.fanout": int(rng.choice([3, 8, 16])),
             "objective": str(rng.choice(["throughput", "power_efficiency"])),
-            "limits.devices": {t: ["cpu", "fpga"] for t in ("inference", *REPLAY, "update")},
+            "limits.devices": {t: ["cpu", "fpga"] for t in ("act", *REPLAY, "learn")},
         },
     )
     board = system.platform.device("fpga")
@@ -95,7 +95,7 @@ def small_system(number: int) -> Any:
     figures = {**board.figures, "alms": 487_200.0, "ram_blocks": float(rng.integers(60, 500))}
     board = replace(board, width=4510, overhead_s=1e-6, figures=figures)
     system = on_board(system, board)
-    pins = {**system.limits.pin, "inference": "cpu"}
+    pins = {**system.limits.pin, "act": "cpu"}
     return replace(system, limits=replace(system.limits, pin=pins))
 
 
@@ -104,11 +104,11 @@ def enumerated_sub_batches(system: Any, monkeypatch: pytest.MonkeyPatch) -> floa
     other to choose from."""
 
     def planned(replay: str, learner: str) -> float:
-        pins = {**system.limits.pin, **dict.fromkeys(REPLAY, replay), "update": learner}
+        pins = {**system.limits.pin, **dict.fromkeys(REPLAY, replay), "learn": learner}
         return value(replace(system, limits=replace(system.limits, pin=pins)))
 
     best = max(planned(home, "cpu") for home in HOMES)
-    batch = build_problem(system).graph.task("update").kernel.dim("batch")
+    batch = build_problem(system).graph.task("learn").kernel.dim("batch")
     for n, part in product(device_kind.ARRAYS, device_kind.LANES):
         for power in (None, *range((-(-batch // n) - 1).bit_length())):
             rows = () if power is None else (n << power,)
@@ -150,7 +150,7 @@ def test_parts_of_the_catalogue_say_what_fits():
 
 def test_engines_that_fit_alone_but_not_together_are_no_plan():
     """A part with room for the learner, or for the tree, and for half of the other."""
-    pins = dict.fromkeys((*REPLAY, "update"), "fpga")
+    pins = dict.fromkeys((*REPLAY, "learn"), "fpga")
     keys = {"algorithm.replay.capacity": 100_000, "algorithm.hidden": [8], "limits.pin": pins}
     system = pearl.load("dqn_cartpole_fpga", set=keys)
     board = system.platform.device("fpga")
@@ -177,17 +177,17 @@ def test_engines_that_fit_alone_but_not_together_are_no_plan():
     ],
 )
 def test_engines_that_do_not_fit_together_give_way_to_the_best_that_do(width, figures, fitting):
-    pins = {**dict.fromkeys((*REPLAY, "update"), "fpga"), "inference": "cpu"}
+    pins = {**dict.fromkeys((*REPLAY, "learn"), "fpga"), "act": "cpu"}
     keys = {"limits.pin": pins, "objective": "throughput"}
     system = pearl.load("dqn_cartpole_fpga", set=keys)
     board = system.platform.device("fpga")
     small = replace(board, width=width, figures={**board.figures, **figures})
     plan = pearl.plan(on_board(system, small))
-    assert (plan.task("update").variant, plan.task("update").width) == fitting
-    assert plan.task("replay_sample").variant == "integer-tree"
+    assert (plan.task("learn").variant, plan.task("learn").width) == fitting
+    assert plan.task("sample").variant == "integer-tree"
     assert (plan.status, plan.bound_value) == ("optimal", pytest.approx(plan.value))
     assert plan.problem is not None
-    modes = {(m.variant, m.width) for m in plan.problem.costs.of("update")}
+    modes = {(m.variant, m.width) for m in plan.problem.costs.of("learn")}
     assert ("array8", 166) in modes  # the problem is the whole one
 
 
@@ -201,7 +201,7 @@ def test_a_plan_says_which_devices_run_what_no_engine_computes(name):
     note = pearl.plan(system).note
     kind = name.split("_")[0]
     assert (
-        f"the simulated fpga does not run update: the engines compute DQN and DDPG; update.{kind}"
+        f"the simulated fpga does not run learn: the engines compute DQN and DDPG; update.{kind}"
         in (note)
     )
     assert "runs on CPUs and GPUs" in note

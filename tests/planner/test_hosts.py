@@ -55,7 +55,7 @@ SLOW = {
 
 
 def test_microseconds_stay_on_one_host(two_computers: Platform) -> None:
-    found = plan(system(two_computers, {"num_envs": 8}, replicas={"env_step": 2, "inference": 2}))
+    found = plan(system(two_computers, {"num_envs": 8}, replicas={"step": 2, "act": 2}))
     assert set.union(*hosts(found, two_computers).values()) == {"a"}
     assert "a alone" in found.note
     assert "links between hosts: assumed: a test" in found.note
@@ -64,12 +64,12 @@ def test_microseconds_stay_on_one_host(two_computers: Platform) -> None:
 def test_milliseconds_spread_over_both_and_the_learner_stays_at_home(
     two_computers: Platform,
 ) -> None:
-    in_turn = {"env_step": ("gymnasium",)}  # in processes, one host would do
-    asked = system(two_computers, SLOW, replicas={"env_step": 2, "inference": 2}, variants=in_turn)
+    in_turn = {"step": ("gymnasium",)}  # in processes, one host would do
+    asked = system(two_computers, SLOW, replicas={"step": 2, "act": 2}, variants=in_turn)
     found = plan(asked)
     where = hosts(found, two_computers)
-    assert where["env_step"] == {"a", "b"}
-    assert where["update"] == {"a"}
+    assert where["step"] == {"a", "b"}
+    assert where["learn"] == {"a"}
     told = re.search(r"lanes on a and b: (\S+) x the value of a alone", found.note)
     assert told
     assert float(told[1]) > 1.7
@@ -83,21 +83,21 @@ def test_environments_that_wait_get_processes_on_the_other_host_too(
     two_computers: Platform,
 ) -> None:
     asked = system(two_computers, SLOW)
-    away = replace(asked, limits=replace(asked.limits, pin={"env_step": "b/cpu"}))
-    step = plan(away).task("env_step")
+    away = replace(asked, limits=replace(asked.limits, pin={"step": "b/cpu"}))
+    step = plan(away).task("step")
     assert (step.device, step.variant) == ("b/cpu", "processes")
 
 
 def test_the_learner_cannot_be_sent_away(two_computers: Platform) -> None:
     asked = system(two_computers, SLOW)
-    away = replace(asked, limits=replace(asked.limits, pin={"update": "b/cpu"}))
-    with pytest.raises(InfeasibleError, match="update runs at home, on a"):
+    away = replace(asked, limits=replace(asked.limits, pin={"learn": "b/cpu"}))
+    with pytest.raises(InfeasibleError, match="learn runs at home, on a"):
         plan(away)
 
 
 def test_what_only_another_host_can_run_is_planned_over_both(two_computers: Platform) -> None:
     asked = system(two_computers, SLOW)
-    there = replace(asked, limits=replace(asked.limits, pin={"env_step": "b/cpu"}))
+    there = replace(asked, limits=replace(asked.limits, pin={"step": "b/cpu"}))
     found = plan(there)
-    assert hosts(found, two_computers)["env_step"] == {"b"}
+    assert hosts(found, two_computers)["step"] == {"b"}
     assert "a alone has no plan" in found.note

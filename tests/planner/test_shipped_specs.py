@@ -45,15 +45,15 @@ def devices(plan: Plan) -> dict[str, str]:
 def test_one_shipped_spec_plans_its_learner_on_a_gpu() -> None:
     plan = pearl.plan("dqn_cartpole_gpu")
     on = devices(plan)
-    assert {on[t] for t in ("update", "replay_sample", "inference")} == {"gpu"}
-    assert on["env_step"] == "cpu"
+    assert {on[t] for t in ("learn", "sample", "act")} == {"gpu"}
+    assert on["step"] == "cpu"
     small = pearl.plan(pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"}))
     assert set(devices(small).values()) == {"cpu"}  # as the comment of the spec says
 
 
 def test_one_shipped_spec_plans_its_learner_on_an_fpga() -> None:
     plan = pearl.plan("dqn_cartpole_fpga", time_limit_s=200.0)
-    assert devices(plan)["update"] == "fpga"
+    assert devices(plan)["learn"] == "fpga"
     comment = " ".join(
         line.lstrip("# ") for line in read_shipped()["dqn_cartpole_fpga"].splitlines()
     )
@@ -76,7 +76,7 @@ def test_with_the_released_design_that_spec_is_planned_on_the_cpu_alone(objectiv
 
 def test_one_shipped_spec_plans_several_lanes() -> None:
     plan = pearl.plan(pearl.load("ppo_halfcheetah", set=XEON))
-    lanes = {t.lane for t in plan.tasks if t.task.startswith("env_step")}
+    lanes = {t.lane for t in plan.tasks if t.task.startswith("step")}
     assert len(lanes) == 2
     assert len(plan.lanes) <= 4
 
@@ -127,7 +127,7 @@ def test_the_spec_of_several_lanes_trains_on_two_cores(two_cores: None, tmp_path
 @pytest.mark.slow
 def test_the_plan_of_several_lanes_trains_at_its_sizes(two_cores: None, tmp_path: Path) -> None:
     trainer = pearl.compile("ppo_halfcheetah", set={**BRIEF, "algorithm.env": f"{__name__}:Slow"})
-    assert len({t.lane for t in trainer.plan.tasks if t.task.startswith("env_step")}) == 2
+    assert len({t.lane for t in trainer.plan.tasks if t.task.startswith("step")}) == 2
     trains(trainer, tmp_path)
 
 
@@ -137,10 +137,10 @@ def test_the_sizes_of_several_lanes_train_with_a_native_environment() -> None:
     document = copy.deepcopy(dict(pearl.load("ppo_halfcheetah", set=BRIEF).raw))
     document["algorithm"]["env"] = "Pendulum-v1"
     del document["algorithm"]["spaces"]
-    seconds = {**SECONDS, "env_step": 32 * 0.3e-3}
+    seconds = {**SECONDS, "step": 32 * 0.3e-3}
     system, plan = planned(document, seconds=seconds, cores=2, method="heft")
     room = [replace(e, capacity=e.capacity and e.capacity + 29 * e.src_replica) for e in plan.edges]
-    assert plan.task("env_step").replicas == 2
+    assert plan.task("step").replicas == 2
     even = trained(system, plan, "one", steps=2 * 1024)
     uneven = trained(system, replace(plan, edges=tuple(room)), "threads", steps=2 * 1024)
     assert even.run.updates > 0

@@ -132,7 +132,7 @@ def test_cxxrtl_finds_the_golden_vectors():
 
 def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
     out = tmp_path / "rtl"
-    pins = [f"limits.pin.{t}=fpga" for t in ("update", "replay_sample")]
+    pins = [f"limits.pin.{t}=fpga" for t in ("learn", "sample")]
     keys = ["algorithm.hidden=[8,8]", "algorithm.batch_size=8", *pins]
     command = ["rtl", "dqn_cartpole_fpga", *keys, "--out", str(out)]
     ran = CliRunner().invoke(app, [*command, "--json", "-"])
@@ -142,7 +142,7 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
     (learner,) = value["learners"]
     folder = Path(learner["folder"])
     (tree,) = value["trees"]
-    assert (tree["task"], tree["variant"], tree["blocks"]) == ("replay_sample", "tree16", 0)
+    assert (tree["task"], tree["variant"], tree["blocks"]) == ("sample", "tree16", 0)
     assert tree["cycles"] == draw_cycles(4, 8)
     assert "fan-out 16, 4 levels" in (Path(tree["folder"]) / "README.md").read_text()
     text = (folder / "README.md").read_text()
@@ -154,9 +154,7 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 2
     assert "must be a new or an empty folder" in again.output
-    system = pearl.load(
-        "dqn_cartpole_fpga", set={"limits.pin": {"update": "cpu", "replay_sample": "cpu"}}
-    )
+    system = pearl.load("dqn_cartpole_fpga", set={"limits.pin": {"learn": "cpu", "sample": "cpu"}})
     with pytest.raises(
         pearl.SpecError, match="no learner and no sum tree on an engine of a simulated FPGA"
     ):

@@ -39,14 +39,14 @@ def of(task: str, device: str, costs: CostTable = COSTS) -> Mode:
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 3.0), (0.9, 1.1), (1.0, 2.0)])
 def test_nine_in_ten_draws_are_in_the_band(low: float, high: float) -> None:
-    found = replace(of("update", "gpu"), estimate=Estimate(1e-3, 1e-3, 1e-3 * low, 1e-3 * high))
+    found = replace(of("learn", "gpu"), estimate=Estimate(1e-3, 1e-3, 1e-3 * low, 1e-3 * high))
     factors = Draws(20_000).factors(found, GRAPH, COSTS)
     ends = np.quantile(factors, (0.05, 0.95))
     assert ends == pytest.approx((low, high), rel=0.04)
 
 
 def test_a_band_without_width_is_not_drawn() -> None:
-    exact = replace(of("update", "gpu"), estimate=Estimate(1e-3))
+    exact = replace(of("learn", "gpu"), estimate=Estimate(1e-3))
     assert np.all(Draws().factors(exact, GRAPH, COSTS) == 1)
 
 
@@ -61,15 +61,15 @@ def test_errors_are_alike_where_estimates_are() -> None:
     def alike(a: Mode, b: Mode) -> float:
         return float(np.corrcoef(z(a), z(b))[0, 1])
 
-    update = of("update", "gpu")
+    update = of("learn", "gpu")
     wider = replace(update, width=2)
     assert alike(update, wider) == pytest.approx(0.8, abs=0.02)  # one family, another kernel
-    assert alike(update, of("inference", "gpu")) == pytest.approx(0.4, abs=0.02)  # one device
-    assert alike(update, of("update", "cpu")) == pytest.approx(0.4, abs=0.02)  # one kind
-    assert alike(update, of("inference", "cpu")) == pytest.approx(0.2, abs=0.02)
+    assert alike(update, of("act", "gpu")) == pytest.approx(0.4, abs=0.02)  # one device
+    assert alike(update, of("learn", "cpu")) == pytest.approx(0.4, abs=0.02)  # one kind
+    assert alike(update, of("act", "cpu")) == pytest.approx(0.2, abs=0.02)
     costs = replace(COSTS, platform=replace(PLATFORM, devices=(PLATFORM.devices[0], OTHER_KIND)))
     there = np.log(Draws(20_000).factors(update, GRAPH, costs))
-    assert np.corrcoef(there, z(of("update", "cpu")))[0, 1] == pytest.approx(0.0, abs=0.02)
+    assert np.corrcoef(there, z(of("learn", "cpu")))[0, 1] == pytest.approx(0.0, abs=0.02)
 
 
 def test_messages_of_a_link_err_alike_and_links_as_alike_as_they_are() -> None:
@@ -96,7 +96,7 @@ def test_messages_of_a_link_err_alike_and_links_as_alike_as_they_are() -> None:
 
 def test_links_alone_make_a_band() -> None:
     exact = dqn_costs(PLATFORM, {"cpu": 1.0, "gpu": 1.7})
-    pin = {"update": "gpu", "inference": "cpu", "env_step": "cpu"}
+    pin = {"learn": "gpu", "act": "cpu", "step": "cpu"}
 
     def ratio(band: tuple[float, float]) -> float:
         links = tuple(replace(k, latency_s=1e-3, band=band) for k in PLATFORM.links)
@@ -109,7 +109,7 @@ def test_links_alone_make_a_band() -> None:
 
 
 def test_draws_follow_the_seed_and_not_the_company() -> None:
-    update = of("update", "gpu")
+    update = of("learn", "gpu")
     alone = CostTable(PLATFORM, (update,))
     first = Draws(50, 7).factors(update, GRAPH, COSTS)
     assert np.array_equal(first, Draws(50, 7).factors(update, GRAPH, alone))
@@ -118,7 +118,7 @@ def test_draws_follow_the_seed_and_not_the_company() -> None:
 
 def test_a_fused_call_is_the_sum_of_its_parts() -> None:
     graph = dqn(4, fused=True)
-    parts = ("replay_sample", "update", "replay_update")
+    parts = ("sample", "learn", "priorities")
     fused = replace(mode(parts, "cpu", 120e-6), estimate=Estimate(120e-6, 120e-6, 40e-6, 360e-6))
     costs = replace(COSTS, modes=(*COSTS.modes, fused))
     shares = costs.shares(fused, graph)

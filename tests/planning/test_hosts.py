@@ -79,17 +79,17 @@ def test_a_slower_host_takes_the_smaller_share_of_the_environments() -> None:
     platform = join_hosts("two", machines, [Link("a", "b", 1e-5, 1e9, 1e-5)])
     graph = TaskGraph(
         "acting",
-        (Task("env_step", Kernel("env_step"), environments=8), Task("learn", Kernel("learn"))),
-        (Edge("env_step", "learn", bytes=64.0), Edge("learn", "env_step", tokens_seq=1)),
+        (Task("step", Kernel("env_step"), environments=8), Task("learn", Kernel("learn"))),
+        (Edge("step", "learn", bytes=64.0), Edge("learn", "step", tokens_seq=1)),
     )
     step_s = {"a/cpu": 1e-3, "b/cpu": 3e-3}
     modes = [mode("learn", "a/cpu", 1e-5)]
     for device, seconds in step_s.items():
-        whole = mode("env_step", device, 8 * seconds)
+        whole = mode("step", device, 8 * seconds)
         modes += [whole]
         for n in range(1, 8):
-            modes.append(replace(mode("env_step", device, n * seconds), share=n))
-    plan = solve(graph, CostTable(platform, tuple(modes)), limits=Limits(replicas={"env_step": 2}))
-    shares = {t.device: t.shares[t.replica] for t in plan.tasks if t.task == "env_step"}
+            modes.append(replace(mode("step", device, n * seconds), share=n))
+    plan = solve(graph, CostTable(platform, tuple(modes)), limits=Limits(replicas={"step": 2}))
+    shares = {t.device: t.shares[t.replica] for t in plan.tasks if t.task == "step"}
     assert shares == {"a/cpu": 6, "b/cpu": 2}
     assert plan.period_s == pytest.approx(6e-3, rel=0.05)

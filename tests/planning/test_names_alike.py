@@ -118,12 +118,12 @@ def with_sizes(graph):
 def test_a_lane_waits_for_the_strictest_of_parallel_edges():
     graph = with_sizes(dqn(1))
     beside = (
-        Edge("replay_sample", "update", tokens_seq=3, bytes=1.0),
-        Edge("param_sync", "inference", 2, 2, tokens_seq=6, bytes=1.0),
-        Edge("env_step", "inference", tokens_seq=4),
+        Edge("sample", "learn", tokens_seq=3, bytes=1.0),
+        Edge("sync", "act", 2, 2, tokens_seq=6, bytes=1.0),
+        Edge("step", "act", tokens_seq=4),
     )
     costs = dqn_costs(star(devices("a", "b")), {"a": 1.0, "b": 1.0})
-    limits = Limits(policy_lag=1, prefetch=1, priority_staleness=1, pin={"update": "b"})
+    limits = Limits(policy_lag=1, prefetch=1, priority_staleness=1, pin={"learn": "b"})
     plan = solve(graph, costs, limits=limits)
     assert len({t.lane for t in plan.tasks}) > 1
     assert any(e.slack for e in plan.edges)

@@ -106,15 +106,15 @@ def test_tasks_that_are_split_together_have_as_many_copies_as_the_smaller_limit(
     first: int, second: int
 ) -> None:
     graph = algorithm("dqn").graph(load(SPEC))
-    limits = Limits(replicas={"inference": first, "env_step": second})
+    limits = Limits(replicas={"act": first, "step": second})
     copies: dict[tuple[str, ...], int] = {}
     for split in enumerate_splits(graph, limits):
         copies[split.tasks] = max(len(split.shares), copies.get(split.tasks, 0))
     assert copies == {
         (): copies[()],
-        ("inference",): first,
-        ("env_step",): second,
-        ("inference", "env_step"): min(first, second),
+        ("act",): first,
+        ("step",): second,
+        ("act", "step"): min(first, second),
     }
 
 
@@ -241,17 +241,17 @@ def test_each_copy_of_a_state_may_lie_elsewhere_but_must_fit() -> None:
 SPEC = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64]},
     "platform": "cpu_gpu",
-    "limits": {"replicas": {"env_step": 2, "inference": 2}, "policy_lag": 1},
+    "limits": {"replicas": {"step": 2, "act": 2}, "policy_lag": 1},
 }
 
 
 def test_algorithms_offer_their_acting_tasks_and_specs_say_how_many_copies() -> None:
     system = load(SPEC)
     graph = algorithm("dqn").graph(system)
-    assert {t.name for t in graph.tasks if t.environments} == {"inference", "env_step"}
+    assert {t.name for t in graph.tasks if t.environments} == {"act", "step"}
     costs = build_cost_table(graph, system.platform, system.limits)
-    assert {m.share for m in costs.modes if m.tasks == ("env_step",)} == {None, *range(1, 8)}
-    assert {m.share for m in costs.modes if m.tasks == ("update",)} == {None}
+    assert {m.share for m in costs.modes if m.tasks == ("step",)} == {None, *range(1, 8)}
+    assert {m.share for m in costs.modes if m.tasks == ("learn",)} == {None}
     plan = solve(graph, costs, limits=system.limits, time_limit_s=10)
     check_plan(plan, Problem(graph, costs, system.limits))
     with pytest.raises(SpecError, match=r"limits\.replicas.*envstep"):

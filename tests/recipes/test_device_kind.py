@@ -48,7 +48,7 @@ SPEC = {
             }
         ],
     },
-    "limits": {"pin": {"update": "npu"}},
+    "limits": {"pin": {"learn": "npu"}},
     "train": {"steps": 80, "evaluate_every": 80, "evaluate_episodes": 1, "final_episodes": 1},
 }
 TESTS = (
@@ -95,9 +95,9 @@ def test_it_is_planned_checked_listed_and_in_the_schema(tree: Path) -> None:
     assert "A simulated NPU: networks on an array of multiply-add tiles" in done.stdout
     plan = json.loads((tree / "plan.json").read_text())
     placed = {t["task"]: t for t in plan["tasks"]}
-    assert placed["update"]["device"] == "npu"
-    assert (placed["update"]["width"], placed["update"]["width_unit"]) == (8, "tiles")
-    assert placed["update"]["rung"] == "closed_form"
+    assert placed["learn"]["device"] == "npu"
+    assert (placed["learn"]["width"], placed["learn"]["width_unit"]) == (8, "tiles")
+    assert placed["learn"]["rung"] == "closed_form"
     assert '"npu"' in (tree / "schema.json").read_text()
 
 

@@ -25,7 +25,7 @@ from pearl.graph.task_graph import Task
 from pearl_devices import kernel
 def graph(system):
     task = Task("clip", kernel("reward_clip", envs=system.algorithm.num_envs))
-    return inserted(ddpg.graph(system), task, after="env_step", before="replay_insert")
+    return inserted(ddpg.graph(system), task, after="step", before="store")
 """
 SPEC = {
     "algorithm": {

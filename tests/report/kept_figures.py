@@ -83,7 +83,7 @@ def graph_rows(name: str) -> dict[str, Any]:
         rates = [e.production, e.consumption, e.tokens, e.tokens_seq, e.slack]
         found[f"{name}: {e.src} → {e.dst} ({n})"] = [*rates, e.bytes, e.limit]
     for f in graph.fusions:
-        found[f"{name}: {f.name}"] = [f.tasks, kernel_key(f.kernel)]
+        found[f"{name}: {'+'.join(f.tasks)}"] = [f.name, kernel_key(f.kernel)]
     sizes = [graph.env_steps, graph.updates, graph.batch]
     found[f"{name}: states"] = [dict(graph.states), *sizes]
     return rounded(found, 12)  # type: ignore[no-any-return]

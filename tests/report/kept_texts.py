@@ -54,7 +54,7 @@ def kept_run() -> Run:
 
 def drifted() -> Report:
     plan = two_device_plan()
-    tasks = (TaskDrift("env_step", 120e-6, 180e-6, 0.5), TaskDrift("update", 60e-6, 48e-6, -0.2))
+    tasks = (TaskDrift("step", 120e-6, 180e-6, 0.5), TaskDrift("learn", 60e-6, 48e-6, -0.2))
     drift = Drift(500e-6, 610e-6, 0.22, tasks, ("at 4,096: planned again",), 1.7, 0.25)
     lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
     more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}

@@ -34,7 +34,7 @@ from pearl_estimators.gpu import calibration
 from pearl_estimators.sealed_files import CalibrationError
 from tests.examples import example_run, recorded, two_device_plan
 
-DRIFT = Drift(1e-3, 1.2e-3, 0.2, (TaskDrift("update", 1e-3, 1e-3, 0.0),))
+DRIFT = Drift(1e-3, 1.2e-3, 0.2, (TaskDrift("learn", 1e-3, 1e-3, 0.0),))
 LINKS = (Link("a", "b", 1e-6, 1e9),)
 KEPT = recorded(two_device_plan())
 PLACE = Platform("p", (Device("a", memory_bytes=1e9, figures={"f": 1.0}), Device("b")), LINKS)

@@ -135,9 +135,9 @@ def test_a_report_writes_the_trace_again(folder: Path, tmp_path: Path) -> None:
 def test_names_cannot_leave_the_text_of_a_trace() -> None:
     name = '</script><script>alert("x")\u2028'
     plan = two_device_plan()
-    tasks = tuple(replace(t, task=name) if t.task == "update" else t for t in plan.tasks)
+    tasks = tuple(replace(t, task=name) if t.task == "learn" else t for t in plan.tasks)
     orders = tuple(
-        replace(k, order=tuple(replace(e, task=name) if e.task == "update" else e for e in k.order))
+        replace(k, order=tuple(replace(e, task=name) if e.task == "learn" else e for e in k.order))
         for k in plan.lanes
     )
     renamed = replace(plan, tasks=tasks, lanes=orders)

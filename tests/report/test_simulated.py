@@ -59,9 +59,9 @@ def told(tables: tuple[Table, ...]) -> Iterator[str]:
         ("On fpga. On cpu. On fpga.", "On fpga (simulated). On cpu. On fpga (simulated)."),
         ("link cpu-fpga twice as fast", "link cpu-fpga (simulated) twice as fast"),
         ("dqn_fpga on cpu_fpga", "dqn_fpga on cpu_fpga"),
-        ("pearl plan limits.pin.update=fpga", "pearl plan limits.pin.update=fpga"),
+        ("pearl plan limits.pin.learn=fpga", "pearl plan limits.pin.learn=fpga"),
         ("the simulated fpga idles", "the simulated fpga idles"),
-        ("update>fpga × 8", "update>fpga (simulated) × 8"),
+        ("learn>fpga × 8", "learn>fpga (simulated) × 8"),
         ("devices are ['cpu', 'fpga']", "devices are ['cpu', 'fpga' (simulated)]"),
         ("fpga's clock", "fpga (simulated)'s clock"),
     ],
@@ -137,9 +137,9 @@ COMMANDS = {
     "list platforms": ("list", "platforms"),
     "list devices": ("list", "devices"),
     "list kinds": ("list", "kinds"),
-    "no mode": ("plan", SPEC, "limits.pin.env_step=fpga"),
-    "no common device": ("plan", SPEC, "limits.together=[[update, env_step]]",
-                         "limits.pin.update=fpga", "limits.pin.env_step=cpu"),
+    "no mode": ("plan", SPEC, "limits.pin.step=fpga"),
+    "no common device": ("plan", SPEC, "limits.together=[[learn, step]]",
+                         "limits.pin.learn=fpga", "limits.pin.step=cpu"),
 }  # fmt: skip
 """What is typed; RUN stands for the folder of an emulated run."""
 
@@ -195,6 +195,6 @@ def test_a_plan_by_closed_forms_has_a_range_that_is_assumed_and_no_band() -> Non
     assert "90 % bands" not in facts
     assert "no probability" in facts["range"]
     place = {row[0]: row[6] for row in assignment(plan).rows}
-    assert place["update"].startswith("assumed ")
+    assert place["learn"].startswith("assumed ")
     real = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
     assert "90 % bands" in dict(plan_facts(real))

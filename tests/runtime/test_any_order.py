@@ -36,10 +36,10 @@ def any_order_system(lag, lanes="threads", train=None, variant="native", **optio
     copies = COPIES[lanes]
     limits = {
         "max_lanes": copies + 1,
-        "replicas": {"inference": copies, "env_step": copies},
+        "replicas": {"act": copies, "step": copies},
         "any_order": True,
         "policy_lag": lag,
-        "variants": {"env_step": [variant]},
+        "variants": {"step": [variant]},
     }
     spec = replay_spec("dqn", limits, **{"replay_ratio": "1/8"} | options)
     spec["train"] |= train or {}
@@ -70,7 +70,7 @@ def steps_of(trainer):
 
 
 def uneven(monkeypatch, lag):
-    """Copy 0 of env_step waits, twice amid the run, until the others have come to the bound.
+    """Copy 0 of step waits, twice amid the run, until the others have come to the bound.
 
     Returns: of each wait, the most steps that another copy was granted since that of copy 0.
     """
@@ -109,7 +109,7 @@ def uneven(monkeypatch, lag):
 
 def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
     copies = len(steps_of(trainer))
-    per_take = trainer.graph.task("env_step").environments // copies
+    per_take = trainer.graph.task("step").environments // copies
     ages = {int(age): count for age, count in run.lags["policy_lag"].items()}
     assert sum(ages.values()) == steps // per_take
     assert max(ages) <= lag
@@ -148,16 +148,16 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
     if held:
         assert max(ages) == lag
         assert len(gained) == 2
-        # Between two param_syncs three copies make all rows, so one of them makes two at least.
+        # Between two syncs three copies make all rows, so one of them makes two at least.
         assert min(gained) >= 2 or lag < 2
-        # What evaluation reads is what param_sync copied last, whichever slot that was.
+        # What evaluation reads is what sync copied last, whichever slot that was.
         read = trainer.session.arrays[trainer.session.latest_array_name("policy.q")]
         np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
     assert not workers()
 
 
 def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
-    order = ("replay_insert", "replay_insert", "update", "param_sync", "update", "param_sync")
+    order = ("store", "store", "learn", "sync", "learn", "sync")
     assert store_budgets(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
 
 
@@ -279,7 +279,7 @@ def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault
     assert "has not" in told
     if not reachable:
         assert "(actor " in run.message
-        assert f"environment '{WALK}' of env_step#" in run.message
+        assert f"environment '{WALK}' of step#" in run.message
     assert (tmp_path / "run" / CHECKPOINT).exists()
     assert not workers()
 

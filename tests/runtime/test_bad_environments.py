@@ -26,7 +26,7 @@ SPEC = {
     "algorithm": {"name": "dqn", "env": BAD, "num_envs": 1, "hidden": [8], "batch_size": 8,
                   "learning_starts": 16, "replay_ratio": "1/4", "replay": REPLAY},
     "platform": "host",
-    "limits": {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}},
+    "limits": {"max_lanes": 1, "variants": {"step": ["gymnasium"]}},
     "train": {"steps": 400, "evaluate_every": 0, "final_episodes": 0, "checkpoint_every": 40,
               "calibrate_after": False},
 }  # fmt: skip
@@ -157,7 +157,7 @@ from pearl.runtime.environments.watchdog import watching
 from pearl_devices.primitives.envs.asked import SINCE, Asked
 env = Asked()
 env.name = "E"
-with watching({"env_step": env}, 60.0):
+with watching({"step": env}, 60.0):
     env.slot[SINCE] = 1.0
     os._exit(3)
 """
@@ -165,7 +165,7 @@ with watching({"env_step": env}, 60.0):
     with told.open("w") as file:
         assert subprocess.run([sys.executable, "-c", code], stderr=file).returncode == 3
     until(lambda: told.read_text().endswith("\n"), "the death told")
-    assert "while environment 'E' of env_step" in told.read_text()
+    assert "while environment 'E' of step" in told.read_text()
 
 
 @pytest.mark.parametrize(

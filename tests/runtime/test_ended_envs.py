@@ -46,7 +46,7 @@ def many(num_envs: int = 4) -> Many:
 @pytest.mark.parametrize(("env", "word", "count"), [("Walk", "one", 4), ("many", "many", 1)])
 def test_environments_end_with_the_run(env, word, count, lanes):
     spec = replay_spec("dqn", env=f"tests.runtime.test_ended_envs:{env}", num_envs=4)
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     spec["train"]["evaluate_every"] = 0
     system, plan = planned(spec, variants=("native", "gymnasium"))
     from tests.runtime import test_ended_envs as own

@@ -41,7 +41,7 @@ def native_plan(**options):
 
 def gym_plan(env=WALK, num_envs=4, args=None, **train):
     spec = replay_spec("dqn", {"policy_lag": 2}, env=env, num_envs=num_envs, env_args=args or {})
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     spec["train"] |= train
     found = planned(spec, variants=("native", "gymnasium"))
     faulty_envs.BORN[0] = 0  # measuring it has made some

@@ -49,8 +49,8 @@ def fired(of: Any, variant: str, firings: int, **changes: Any) -> tuple[Any, lis
     arrays = fill_arrays([of])
     for name, value in changes.items():
         arrays[f"hyper.{name}"][:] = value
-    job = Job(("update",), of, STAND_IN, variant)
-    residency = Residency({"update": job}, arrays)
+    job = Job(("learn",), of, STAND_IN, variant)
+    residency = Residency({"learn": job}, arrays)
     call = residency.bind_call(job, arrays)
     residency.upload_all()
     for _ in range(firings):
@@ -112,18 +112,14 @@ def test_a_loss_that_cannot_be_recorded_runs_as_eager_and_says_why(loss: str, wh
 def test_training_by_graphs_equals_eager_and_a_failed_one_is_in_the_runs_log(
     monkeypatch: Any,
 ) -> None:
-    graph = trained(
-        *gpu_plan("dqn", {"update": "graph", "param_sync": "eager"}), "threads", steps=400
-    )
+    graph = trained(*gpu_plan("dqn", {"learn": "graph", "sync": "eager"}), "threads", steps=400)
     assert graph.run.status == "done", graph.run.message
 
     def fails(self: Any, work: Any) -> None:
         raise RuntimeError("no graphs today")
 
     monkeypatch.setattr(HostGraph, "capture", fails)
-    without = trained(
-        *gpu_plan("dqn", {"update": "graph", "param_sync": "eager"}), "one", steps=400
-    )
+    without = trained(*gpu_plan("dqn", {"learn": "graph", "sync": "eager"}), "one", steps=400)
     assert any("no graphs today" in text for text in without.run.events)
     for name in ("learner.q", "learner.q.steps", "policy.q"):
         assert (graph.session.arrays[name] == without.session.arrays[name]).all(), name

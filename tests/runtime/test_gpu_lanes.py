@@ -35,7 +35,7 @@ def test_a_gpu_lane_computes_the_same_wherever_the_other_lanes_run(one: Any, hos
 
 
 def test_eager_on_the_stand_in_computes_what_torch_computes_on_the_cpu(one: Any) -> None:
-    system, plan = gpu_plan("dqn", {}, {"update": "torch"})
+    system, plan = gpu_plan("dqn", {}, {"learn": "torch"})
     assert {t.device for t in plan.tasks} == {"cpu"}
     alone = trained(system, plan, "one", steps=STEPS)
     assert [n for n in differing(one, alone) if not n.startswith("version.")] == []
@@ -56,7 +56,7 @@ def test_no_call_of_a_gpu_lane_comes_from_the_cpu(one: Any, monkeypatch: Any) ->
     trainer = trained(*gpu_plan("dqn"), "one", steps=100)
     kinds = {t.name: t.kernel.kind for t in trainer.graph.tasks}
     placed = {t.task: t.device for t in trainer.plan.tasks}
-    assert [t for t, device in placed.items() if device == "gpu"] == ["update", "param_sync"]
+    assert [t for t, device in placed.items() if device == "gpu"] == ["learn", "sync"]
     for place in ("cpu", "gpu"):
         assert bound[place] == {kinds[t] for t, device in placed.items() if device == place}
 
@@ -69,12 +69,12 @@ def test_copies_to_and_from_a_device_are_transfer(hosting: str, monkeypatch: Any
     run = trained(*gpu_plan("dqn"), hosting, steps=400).run  # type: ignore[attr-defined]
     calls = {c.call: c for k in run.lanes for c in k.calls}
     moved = {task for task, c in calls.items() if c.transfer_s > 0}
-    assert moved == {"update", "param_sync"}, "batches go there, parameters come back"
+    assert moved == {"learn", "sync"}, "batches go there, parameters come back"
     for task in moved:
         assert calls[task].busy_s > 0
 
 
-LOOP = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), "cuda")
+LOOP = dict.fromkeys(("act", "step", "store", "sample"), "cuda")
 
 
 @pytest.mark.parametrize("hosting", ["one", "threads"])
@@ -107,8 +107,8 @@ def test_a_call_is_timed_until_the_device_has_done_its_work(
     done = trained(*gpu_plan("dqn", {**on_gpu, **LEARNING}), hosting, steps=160).run
     assert done.status == "done", done.message
     measured = {t.task: t.measured_s for t in done.tasks}
-    assert {t for t, seconds in measured.items() if seconds} == {"update", "param_sync"}
-    assert measured["update"] == measured["param_sync"] == 1e-9 * late_ns
+    assert {t for t, seconds in measured.items() if seconds} == {"learn", "sync"}
+    assert measured["learn"] == measured["sync"] == 1e-9 * late_ns
 
 
 @pytest.mark.parametrize("left_out", ["loads", "stores"])

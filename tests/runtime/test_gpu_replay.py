@@ -14,12 +14,12 @@ from tests.lanes import differing, trained
 
 STEPS = 400
 PRIORITISED = {"kind": "prioritised", "capacity": 400}
-ROWS = ("replay_insert", "replay_sample")
+ROWS = ("store", "sample")
 
 
 def on_gpu(rows: str, kind: str = "prioritised") -> dict[str, str]:
     """Tasks on the stand-in, and their variants; rows: those of the tasks with rows."""
-    learned = {"replay_update": "cuda"} if kind == "prioritised" else {}
+    learned = {"priorities": "cuda"} if kind == "prioritised" else {}
     return {**LEARNING, **learned, **dict.fromkeys(ROWS, rows)}
 
 

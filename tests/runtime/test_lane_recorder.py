@@ -104,12 +104,12 @@ def test_the_times_of_every_lane_add_up_to_its_wall_time(hosting, monkeypatch) -
         assert min(k.runtime_s, k.python_s, k.held_s, k.profiler_s) >= 0
         assert all(c.calls > 0 and c.busy_s > 0 for c in k.calls)
     home = [k for k in run.lanes if k.python_s > 0]
-    assert "update" in [c.call for k in home for c in k.calls], "the lane of the training loop"
+    assert "learn" in [c.call for k in home for c in k.calls], "the lane of the training loop"
     assert home[0].held_s > 0, "evaluations hold the lanes"
     assert max(whole) <= run.wall_s
     firings = {c.call: c.calls for k in run.lanes for c in k.calls}
-    assert firings["env_step"] == 250
-    kept = [c for c in run.calls if c.call == "inference"]
+    assert firings["step"] == 250
+    kept = [c for c in run.calls if c.call == "act"]
     assert len(kept) == lane_recorder.KEPT_ITERATIONS
     assert [c.firing for c in kept] == list(range(kept[0].firing, kept[0].firing + len(kept)))
     assert {c.lag for c in kept} == {1}
@@ -124,12 +124,12 @@ def test_timing_changes_no_bit(monkeypatch) -> None:
 
 def test_environments_of_python_are_python_time() -> None:
     spec = replay_spec("dqn")
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     system, plan = planned(spec, variants=("native", "gymnasium"))
     run = trained(system, plan, "threads", steps=400).run  # type: ignore[attr-defined]
     calls = {c.call: c for k in run.lanes for c in k.calls}
-    assert calls["env_step"].python_s > 0 == calls["env_step"].busy_s
-    assert calls["update"].busy_s > 0 == calls["update"].python_s
+    assert calls["step"].python_s > 0 == calls["step"].busy_s
+    assert calls["learn"].busy_s > 0 == calls["learn"].python_s
 
 
 def test_an_emulated_run_says_nothing_of_its_lanes() -> None:

@@ -31,11 +31,11 @@ def trainer(lanes, args):
         system = outside_system(4, lanes, STUCK, args, **TRAIN)
         return Trainer(system, planner.plan(untimed(system)), seed=3)
     spec = replay_spec("dqn", env=STUCK, num_envs=4, env_args=args)
-    spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
+    spec["limits"] = {"max_lanes": 1, "variants": {"step": ["gymnasium"]}}
     spec["train"] |= TRAIN
     system, plan = planned(spec, variants=("native", "gymnasium"))
     if lanes == "processes":
-        plan = spread(plan, {t.task: int(t.task == "replay_sample") for t in plan.tasks})
+        plan = spread(plan, {t.task: int(t.task == "sample") for t in plan.tasks})
     return Trainer(told(system, lanes=lanes), plan, seed=3)
 
 
@@ -63,7 +63,7 @@ def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holdin
     assert (tmp_path / "armed").exists(), done.stderr
     assert done.returncode == -signal.SIGKILL
     line = done.stderr.strip().splitlines()[-1]
-    assert re.search(f"environment '{STUCK}' of env_step.*, number .*, episode .*, step ", line)
+    assert re.search(f"environment '{STUCK}' of step.*, number .*, episode .*, step ", line)
     assert "1.2 s" in line
     assert load_checkpoint(tmp_path / "run" / CHECKPOINT).about["progress"]["iteration"] > 0
     found = [int(p) for p in (tmp_path / "workers").read_text().split()]
@@ -74,7 +74,7 @@ def test_a_step_that_never_returns_from_c_ends_the_process_by_name(lanes, holdin
 def slow_run(folder):
     """What the process that is stopped amid a step does."""
     spec = replay_spec("dqn", env=SLOW, num_envs=1, env_args={"going": f"{folder}/going"})
-    spec["limits"] = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}
+    spec["limits"] = {"max_lanes": 1, "variants": {"step": ["gymnasium"]}}
     spec["train"] |= TRAIN
     system, plan = planned(spec, variants=("native", "gymnasium"))
     done = Trainer(system, plan, seed=3).train(steps=24)
@@ -105,7 +105,7 @@ class Answering(Asked):
 def test_a_process_whose_environments_answer_goes_on_and_nothing_is_left():
     before, env, open_before = threading.active_count(), Answering(), handles()
     wakeup, enabled = signal.set_wakeup_fd(-1), faulthandler.is_enabled()
-    with watchdog.watching({"env_step": env}, 0.25):
+    with watchdog.watching({"step": env}, 0.25):
         process = watchdog._running[0]._process
         for _ in range(110):  # together longer than four times the limit
             env.slot[SINCE] = time.monotonic()

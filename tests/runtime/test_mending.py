@@ -77,6 +77,6 @@ def test_mending_a_lane_sets_what_its_complete_firings_have_counted(case, monkey
     if case != "filling":
         assert trainer.session.arrays["replay.cursor"][1] == 200
     if case == "delayed":
-        assert trainer.protocol.delay["replay_insert"] > 0
+        assert trainer.protocol.delay["store"] > 0
         assert trainer.protocol.drain > 0
-        assert trainer.graph.task("replay_sample").kernel.dim("steps") > 1
+        assert trainer.graph.task("sample").kernel.dim("steps") > 1

@@ -21,7 +21,7 @@ ENVS = 4
 
 def luck_plan(**args):
     spec = replay_spec("dqn", {"policy_lag": 2}, env=LUCK, num_envs=ENVS, env_args=args)
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     return planned(spec, variants=("native", "gymnasium"))
 
 
@@ -64,7 +64,7 @@ def test_an_environment_on_its_np_random_comes_back(tmp_path):
 
 
 def stepping(source, **args):
-    """A bound env_step of two environments and its arrays."""
+    """A bound step of two environments and its arrays."""
     k = kernel("env_step", program=LUCK, args={"source": source, **args}, envs=2, obs=3, act=0)
     arrays = allocate([k])
     arrays["rng.env_step"][0] = 7
@@ -104,7 +104,7 @@ def test_a_second_copy_tells_whether_an_environment_comes_back(source, says):
     kept = step.snapshot()
     before = np.random.get_state()[1].copy()
     log, trial = FailureLog(), Trial()
-    trial.begin([Job(("env_step",), k, "cpu", "gymnasium")], {"env_step": kept}, log)
+    trial.begin([Job(("step",), k, "cpu", "gymnasium")], {"step": kept}, log)
     trial._thread.join(60.0)
     assert (len(log.events) == 1) == bool(says)
     assert says in "".join(log.events)
@@ -117,6 +117,6 @@ def test_a_second_copy_tells_whether_an_environment_comes_back(source, says):
 def test_a_vector_environment_is_known_not_to_come_back():
     k = kernel("env_step", program=LUCK, args={}, envs=2, obs=3, act=0)
     log, trial = FailureLog(), Trial()
-    trial.begin([Job(("env_step",), k, "cpu", "gymnasium")], {"env_step": [{}]}, log)
+    trial.begin([Job(("step",), k, "cpu", "gymnasium")], {"step": [{}]}, log)
     trial.close()
     assert "one batch" in log.events[0]

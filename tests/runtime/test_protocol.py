@@ -129,7 +129,7 @@ def groups_plan(variant):
     limits = {"env_groups": 4, "policy_lag": 3}
     system, plan = planned(replay_spec("dqn", limits, n_step=3), variants=("native", variant))
     if variant == "gymnasium":
-        tasks = [replace(t, variant=variant) if t.task == "env_step" else t for t in plan.tasks]
+        tasks = [replace(t, variant=variant) if t.task == "step" else t for t in plan.tasks]
         plan = replace(plan, tasks=tuple(tasks))
     return system, plan
 
@@ -141,7 +141,7 @@ def groups_plan(variant):
 def test_groups_of_environments_compute_the_same_everywhere(variant, hosting, monkeypatch):
     system, plan = groups_plan(variant)
     one = trained(system, plan, "one")
-    assert one.protocol.groups == {"inference": 4, "env_step": 4}
+    assert one.protocol.groups == {"act": 4, "step": 4}
     first = {one.session.arrays[f"env.obs{at}"][0, 0] for at in ("", "@1", "@2", "@3")}
     assert len(first) == 4
     jitter(monkeypatch, 0.0002)
@@ -193,11 +193,8 @@ def test_lanes_of_one_thread_that_wait_for_each_other_are_named(monkeypatch):
 
 def test_slack_that_cannot_be_run_is_said():
     system, plan, _ = sequential("dqn")
-    edges = [
-        replace(e, slack=1) if (e.src, e.dst) == ("inference", "env_step") else e
-        for e in plan.edges
-    ]
-    with pytest.raises(SpecError, match="inference → env_step would be empty firings of env_step"):
+    edges = [replace(e, slack=1) if (e.src, e.dst) == ("act", "step") else e for e in plan.edges]
+    with pytest.raises(SpecError, match="act → step would be empty firings of step"):
         Trainer(system, replace(plan, edges=tuple(edges)))
 
 
@@ -217,11 +214,11 @@ def replicas_plan():
         "prefetch": 1,
         "priority_staleness": 3,
         "max_lanes": 5,
-        "replicas": {"env_step": 2, "inference": 2},
+        "replicas": {"step": 2, "act": 2},
     }
     replay = {"capacity": 1000, "kind": "prioritised", "fanout": 8}
     system, plan = planned(replay_spec("dqn", limits, replay=replay), cores=5)
-    assert plan.task("env_step").replicas == 2
+    assert plan.task("step").replicas == 2
     return system, plan
 
 
@@ -232,7 +229,7 @@ def test_copies_of_actors_compute_the_same_everywhere_and_have_rows_of_their_own
     several = trained(system, plan, "threads")
     assert differing(one, several) == []
     rows = {t.task: t for t in several.run.tasks}
-    assert rows["env_step#1"].measured_s > 0
+    assert rows["step#1"].measured_s > 0
     assert differing(one, trained(system, plan, "processes")) == []
 
 
@@ -241,11 +238,11 @@ def test_the_lag_that_is_recorded_is_the_plans(hosting):
     system, plan = slack_plan("dqn, prioritised")
     slack = {(c.src, c.dst): c.slack for c in plan.edges}
     lags = trained(system, plan, hosting).run.lags
-    late = slack["replay_sample", "update"] + slack["update", "replay_update"]
+    late = slack["sample", "learn"] + slack["learn", "priorities"]
     assert late > 0
     assert max(lags["priority_staleness"], key=lags["priority_staleness"].get) == str(late)
     system, plan = planned(replay_spec("dqn", {"policy_lag": 2}))
-    asked = {(c.src, c.dst): c.slack for c in plan.edges}["param_sync", "inference"]
+    asked = {(c.src, c.dst): c.slack for c in plan.edges}["sync", "act"]
     lags = trained(system, plan, hosting).run.lags["policy_lag"]
     assert asked > 0
     assert max(lags, key=lags.get) == str(asked)
@@ -342,11 +339,11 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
     limits = {"env_groups": 8, "policy_lag": 7, "max_lanes": 1}
     system, plan = planned(
         replay_spec("dqn", limits),
-        seconds={**SECONDS, "inference": 8 * SECONDS["env_step"]},
-        occupied={"inference": 1e-6},
+        seconds={**SECONDS, "act": 8 * SECONDS["step"]},
+        occupied={"act": 1e-6},
     )
-    assert plan.task("inference").occupancy_s < plan.task("inference").seconds
-    assert "inference" in Trainer(system, plan).protocol.asynchronous
+    assert plan.task("act").occupancy_s < plan.task("act").seconds
+    assert "act" in Trainer(system, plan).protocol.asynchronous
     at_once = trained(system, plan, "one", steps=600)
     issued, others = [], []
 

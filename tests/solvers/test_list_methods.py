@@ -128,8 +128,8 @@ class TestCritic(KernelKindContract):
     )
 
 
-LARGE = {"act": 255e-6, "value": 310e-6, "critic": 1200e-6, "climb": 165e-6, "update": 37e-6}
-SMALL = {"act": 13e-6, "value": 10e-6, "critic": 25e-6, "climb": 6e-6, "update": 8e-6}
+LARGE = {"act": 255e-6, "value": 310e-6, "critic": 1200e-6, "climb": 165e-6, "learn": 37e-6}
+SMALL = {"act": 13e-6, "value": 10e-6, "critic": 25e-6, "climb": 6e-6, "learn": 8e-6}
 """Seconds of TD3's kernels with 256 and with 16 units and rows, rounded (2 × AMD EPYC, 2026)."""
 
 
@@ -140,7 +140,7 @@ def split_critics(name: str, large: bool = True) -> Any:
     spec = replay_spec(f"examples.twin_critics.{name}", env="Pendulum-v1", **envs)
     timed = LARGE if large else SMALL
     seconds = SECONDS | {f"{t}{i}": s for t, s in timed.items() for i in (1, 2)} | timed
-    quick = dict.fromkeys(("inference", "env_step", "replay_insert", "replay_sample"), 3e-6)
+    quick = dict.fromkeys(("act", "step", "store", "sample"), 3e-6)
     return planned(spec, seconds=seconds | quick, cores=2, method=CLUSTERING)
 
 

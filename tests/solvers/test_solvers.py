@@ -139,7 +139,7 @@ def test_slack_of_prefetch_and_deferral_shares_the_staleness_limit() -> None:
     costs = dqn_costs(platform, {"cpu": 1.0, "gpu": 1.5})
     plan = solve(dqn(4), costs, limits=Limits(prefetch=2, priority_staleness=1))
     slack = {(e.src, e.dst): e.slack for e in plan.edges}
-    taken = slack["replay_sample", "update"] + slack["update", "replay_update"]
+    taken = slack["sample", "learn"] + slack["learn", "priorities"]
     assert taken <= 1
     assert plan.period_s <= solve(dqn(4), costs).period_s * (1 + TOLERANCE)
 

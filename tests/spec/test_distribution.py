@@ -49,7 +49,7 @@ EXPECTED = {
     "accelerated_networks": ({"a/cpu", "b/cpu"}, {"a/gpu"}, {"a/gpu"}),
     "data_parallel_learners": (AT_HOME, AT_HOME, {"a/cpu"}),
 }
-"""Policy → devices allowed for env_step, inference and update."""
+"""Policy → devices allowed for step, act and learn."""
 MORE: dict[str, dict[str, Any]] = {"data_parallel_learners": {"learners": 2}}
 """Policy → limits that it needs beside its name."""
 
@@ -61,7 +61,7 @@ def test_a_policy_places_the_same_algorithm_by_limits_alone(name: str) -> None:
             continue  # its rollouts belong to one policy
         more = MORE.get(name, {})
         found = places(system(name, algorithm, **more))
-        for task, allowed in zip(("env_step", "inference", "update"), EXPECTED[name], strict=True):
+        for task, allowed in zip(("step", "act", "learn"), EXPECTED[name], strict=True):
             assert found[task] == allowed, (algorithm["name"], task)
         assert found.keys() == {t.name for t in build_graph(system(name, algorithm, **more)).tasks}
 
@@ -74,33 +74,33 @@ def test_names_in_specs_are_those_of_the_table() -> None:
 
 
 def test_copies_are_as_many_as_lanes_elsewhere_or_as_the_limit_says() -> None:
-    assert dict(system("synchronous_actors").limits.replicas) == {"env_step": 2, "inference": 2}
-    assert dict(system("central_inference").limits.replicas) == {"env_step": 2}
+    assert dict(system("synchronous_actors").limits.replicas) == {"step": 2, "act": 2}
+    assert dict(system("central_inference").limits.replicas) == {"step": 2}
     assert dict(system("one_host").limits.replicas) == {}
     found = system("asynchronous_actors")
     assert found.limits.any_order
-    assert dict(found.limits.replicas) == {"env_step": 2, "inference": 2}
-    fewer = system("synchronous_actors", replicas={"env_step": 1, "inference": 1})
-    assert dict(fewer.limits.replicas) == {"env_step": 1, "inference": 1}
+    assert dict(found.limits.replicas) == {"step": 2, "act": 2}
+    fewer = system("synchronous_actors", replicas={"step": 1, "act": 1})
+    assert dict(fewer.limits.replicas) == {"step": 1, "act": 1}
 
 
 def test_a_policy_is_kept_by_its_name() -> None:
-    found = system("central_inference", devices={"inference": ["a/gpu"]})
+    found = system("central_inference", devices={"act": ["a/gpu"]})
     assert found.raw["limits"]["distribution"] == "central_inference"
-    assert found.limits.devices["inference"] == ("a/gpu",)
+    assert found.limits.devices["act"] == ("a/gpu",)
     assert load(found.raw).limits == found.limits
 
 
 LEARNERS = "data_parallel_learners"
 
 
-FIRST = ("all_reduce", "update", "param_sync")
+FIRST = ("average", "learn", "sync")
 """Tasks of the first learner besides its gradient."""
 
 
 def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
     found = places(system(LEARNERS, learners=4))
-    learners = {n: at for n, at in found.items() if n.startswith(("gradient_", "update_"))}
+    learners = {n: at for n, at in found.items() if n.startswith(("gradient_", "learn_"))}
     assert len(learners) == 7
     for task, at in learners.items():
         assert at == ({"b/cpu"} if task[-1] in "13" else {"a/cpu"}), task
@@ -110,22 +110,22 @@ def test_learners_are_on_the_hosts_in_turn_and_all_else_is_at_home() -> None:
 
 def test_a_shard_is_averaged_beside_its_learner() -> None:
     found = places(system(LEARNERS, learners=2, reduction="shards"))
-    assert found["all_reduce"] == {"a/cpu"}
-    assert found["all_reduce_1"] == {"b/cpu"}
+    assert found["average"] == {"a/cpu"}
+    assert found["average_1"] == {"b/cpu"}
 
 
 def test_gradients_are_cut_into_shards_where_that_is_quicker() -> None:
-    for hidden, tasks in (([600, 600], ("all_reduce", "all_reduce_1")), ([64], ("all_reduce",))):
+    for hidden, tasks in (([600, 600], ("average", "average_1")), ([64], ("average",))):
         spec = {"algorithm": {**DQN, "hidden": hidden}, "platform": {"devices": {"cpu": CPU}}}
         graph = build_graph(load({**spec, "limits": {"learners": 2}}))
-        assert tuple(t.name for t in graph.tasks if t.name.startswith("all_")) == tasks
+        assert tuple(t.name for t in graph.tasks if t.name.startswith("average")) == tasks
 
 
 def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
     """With a wide network and a batch of thousands two hosts with a fast link are faster than one;
     over a slow link the gradients take longer than they save."""
     algorithm = {**DQN, "batch_size": 4096, "learning_starts": 5000, "hidden": [128, 128]}
-    torch = {"variants": {"update": ["torch"]}}
+    torch = {"variants": {"learn": ["torch"]}}
     one = plan(system("one_host", algorithm, **torch), method=METHOD).period_s
     spent = {}
     for speed in ("100 GB/s", "1 MB/s"):
@@ -138,4 +138,4 @@ def test_the_price_of_learners_is_the_share_and_the_reduction() -> None:
     assert slow.period_s > one
     alone = next(t.seconds for t in fast.tasks if t.task == "gradient_0")
     assert alone < 0.7 * one / 4
-    assert "all_reduce" in {t.task for t in fast.tasks}
+    assert "average" in {t.task for t in fast.tasks}

@@ -160,18 +160,18 @@ def test_a_board_of_another_maker_is_planned_for() -> None:
     link = {"between": ["cpu", "board"], "source": "s", "latency": "1 us", "bandwidth": "9 GB/s"}
     found = plan(load({"algorithm": DQN,
                        "platform": {"devices": {"cpu": DEVICE, "board": board}, "links": [link]},
-                       "limits": {"pin": {"update": "board"}}}),
+                       "limits": {"pin": {"learn": "board"}}}),
                  method="heft")  # fmt: skip
-    assert found.task("update").device == "board"
-    assert found.task("update").rung == "closed_form"
+    assert found.task("learn").device == "board"
+    assert found.task("learn").rung == "closed_form"
 
 
 def test_a_device_with_unified_memory_needs_no_link_and_copies_nothing() -> None:
     devices = {"cpu": "apple_m2", "gpu": "apple_m2_gpu"}
-    limits = {"pin": {"update": "gpu"}}
+    limits = {"pin": {"learn": "gpu"}}
     spec = {"algorithm": DQN, "platform": {"devices": devices}, "limits": limits}
     found = plan(load(spec), method="heft")
-    assert found.task("update").device == "gpu"
+    assert found.task("learn").device == "gpu"
     (link,) = load(spec).platform.links
     gpu = load(spec).platform.device("gpu")
     assert (link.latency_s, link.per_message_s, link.energy_j_per_byte) == (gpu.overhead_s, 0, 0)
@@ -260,10 +260,10 @@ def test_a_spec_names_devices_of_hosts_by_both() -> None:
         "algorithm": DQN,
         "platform": two_hosts(),
     }
-    system = load({**spec, "limits": {"pin": {"update": "desk/cpu"}}})
+    system = load({**spec, "limits": {"pin": {"learn": "desk/cpu"}}})
     assert load(system.raw).platform == system.platform
     with pytest.raises(SpecError) as caught:
-        load({**spec, "limits": {"pin": {"update": "cpu"}}})
+        load({**spec, "limits": {"pin": {"learn": "cpu"}}})
     (problem,) = caught.value.problems
     assert "no device 'cpu'" in problem
     assert "allowed are desk/cpu, node2/cpu, node2/gpu" in problem

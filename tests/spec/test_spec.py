@@ -52,7 +52,7 @@ def test_every_shipped_spec_loads_by_name_and_by_path(name: str) -> None:
 
 @pytest.mark.parametrize("platform", ["host", "cpu_gpu", "cpu_h200", "cpu_gpu_fpga"])
 def test_the_resolved_spec_gives_the_same_system_again(platform: str) -> None:
-    limits = {"power": "350 W", "memory": {"cpu": "8 GiB"}, "pin": {"update": "cpu"}}
+    limits = {"power": "350 W", "memory": {"cpu": "8 GiB"}, "pin": {"learn": "cpu"}}
     over = {"platform": platform, "limits": limits, "algorithm.replay_ratio": "1/4"}
     system = load("dqn_cartpole", set=over)
     again = load(json.loads(json.dumps(system.raw)))

@@ -39,7 +39,7 @@ def record(lane: str, names: str, **other: Any) -> dict[str, Any]:
 
 def timed_run(*lanes: str, home: int = 0, external: tuple[str, ...] = ()) -> Any:
     """A run of 10 s in its loop, 7 s of them in lanes, 2 s in evaluations and checkpoints."""
-    jobs = {n: Given(name=n, steps_external_envs=n in external) for n in ("env_step", "update")}
+    jobs = {n: Given(name=n, steps_external_envs=n in external) for n in ("step", "learn")}
     protocol = Given(home=home, lanes=[Given(name=name) for name in lanes])
     session = Given(compiled=Given(jobs=jobs, protocol=protocol))
     plan = Given(lanes=[Given(lane=name) for name in lanes])
@@ -49,29 +49,29 @@ def timed_run(*lanes: str, home: int = 0, external: tuple[str, ...] = ()) -> Any
 def test_the_time_of_lanes_is_added_up_by_hand() -> None:
     """Two lanes of the training thread, and one of two sessions in a process of its own."""
     records = [
-        record("c0", "env_step inference inference", rounds=40, timed_rounds=10,
+        record("c0", "step act act", rounds=40, timed_rounds=10,
                busy_ns=[100_000_000, 200_000_000, 100_000_000], calls=[10, 10, 11],
-               waiting_ns=[0, 100_000_000, 200_000_000], copied_ns={"inference": 300_000_000},
+               waiting_ns=[0, 100_000_000, 200_000_000], copied_ns={"act": 300_000_000},
                held_ns=500_000_000, stamp_s=1e-3),
-        record("c1", "update", rounds=40, timed_rounds=0, busy_ns=[1_500_000_000], calls=[40],
+        record("c1", "learn", rounds=40, timed_rounds=0, busy_ns=[1_500_000_000], calls=[40],
                waiting_ns=[200_000_000], stamp_s=0.01),
-        record("c2", "update", rounds=3, timed_rounds=2, busy_ns=[2_000_000_000], calls=[4],
-               waiting_ns=[1_000_000_000], copied_ns={"update": 9_000_000_000},
+        record("c2", "learn", rounds=3, timed_rounds=2, busy_ns=[2_000_000_000], calls=[4],
+               waiting_ns=[1_000_000_000], copied_ns={"learn": 9_000_000_000},
                held_ns=500_000_000, stamp_s=1.0, wall_ns=6_000_000_000),
-        record("c2", "update sync", busy_ns=[800_000_000, 200_000_000], calls=[1, 2],
+        record("c2", "learn sync", busy_ns=[800_000_000, 200_000_000], calls=[1, 2],
                waiting_ns=[0, 300_000_000], held_ns=200_000_000, stamp_s=0.5,
                wall_ns=1_000_000_000),
     ]  # fmt: skip
-    found = lane_times(timed_run("c0", "c1", home=1, external=("env_step",)), records)
+    found = lane_times(timed_run("c0", "c1", home=1, external=("step",)), records)
     assert rounded(tuple(map(astuple, found))) == (
         # 4 x the timed rounds; 10 s = 0.4 + 1.5 in calls, 3.069 between them (with its profiler,
         # 7 - 0.5 - 1.9 - 1.5 of the other lane), held 0.5 + 3 of the loop + 1.5 of the other lane
-        ("c0", 10.0, (("env_step", 40, 0.0, 0.4, 0.0, 0.0), ("inference", 84, 0.9, 0.0, 0.3, 0.3)),
+        ("c0", 10.0, (("step", 40, 0.0, 0.4, 0.0, 0.0), ("act", 84, 0.9, 0.0, 0.3, 0.3)),
          3.069, 0.0, 5.0, 0.031),
         # the loop: 10 - 7 - 2 in Python; held 2, and 1.6 of the other lane
-        ("c1", 10.0, (("update", 40, 1.5, 0.0, 0.0, 0.2),), 3.3, 1.0, 3.6, 0.4),
+        ("c1", 10.0, (("learn", 40, 1.5, 0.0, 0.0, 0.2),), 3.3, 1.0, 3.6, 0.4),
         # 1.5 x the timed rounds, of which no more is copied than was spent; 6 + 1 s
-        ("c2", 7.0, (("update", 7, 0.8, 0.0, 3.0, 1.0), ("sync", 2, 0.2, 0.0, 0.0, 0.3)),
+        ("c2", 7.0, (("learn", 7, 0.8, 0.0, 3.0, 1.0), ("sync", 2, 0.2, 0.0, 0.0, 0.3)),
          0.0, 0.0, 0.7, 1.5),
     )  # fmt: skip
 
@@ -264,14 +264,14 @@ def ended_run(tmp_path: Path, *, simulated: bool = False) -> Any:
     run.session = Given(compiled=Given(**compiled, replica_graph=graph))
     run.lane_clock, run.callbacks = Given(simulated=simulated), Given(stopped=StoppedBy("x", 8))
     run.clock = Given(solution=lambda *given: given)
-    run.jobs = [Given(name="env_step", tasks=("env_step",)),
-                Given(name="replay_sample+update", tasks=("replay_sample", "update"))]  # fmt: skip
+    run.jobs = [Given(name="step", tasks=("step",)),
+                Given(name="sample+learn", tasks=("sample", "learn"))]  # fmt: skip
     return run
 
 
 @pytest.mark.parametrize("simulated", [False, True])
 def test_the_outcome_of_a_run_is_computed_by_hand(simulated, monkeypatch, tmp_path):
-    spent, members = iter([1.0, 6.0]), {"replay_sample": (2e-3, 30), "update": (3e-3, 31)}
+    spent, members = iter([1.0, 6.0]), {"sample": (2e-3, 30), "learn": (3e-3, 31)}
     monkeypatch.setattr(outcome, "cpu_seconds", lambda: next(spent))
     rounds: list[int] = []
     profiled = lambda graph, call, arrays, count: rounds.append(count) or members  # noqa: E731
@@ -279,7 +279,7 @@ def test_the_outcome_of_a_run_is_computed_by_hand(simulated, monkeypatch, tmp_pa
     Clock(monkeypatch, outcome)
     measured = outcome.Measurements()
     measured.begin_s = 90.0
-    ns = {"env_step": [4_000_000, 6_000_000, 1_000_000], "replay_sample+update": [5_000_000]}
+    ns = {"step": [4_000_000, 6_000_000, 1_000_000], "sample+learn": [5_000_000]}
     lags = {"policy_lag": Counter({2: 5, 1: 4}), "none": Counter()}
     lanes: Any = Given(times_ns=ns, lags=lags, traffic=[{"host": "b"}], records=[])
     measured.add(lanes)
@@ -307,15 +307,15 @@ def test_the_outcome_of_a_run_is_computed_by_hand(simulated, monkeypatch, tmp_pa
         "energy_j": pytest.approx(50 * 0.081) if simulated else 9.0,
         "energy_source": "modelled" if simulated else "n",
         "tasks": (
-            TaskTiming("env_step", 120e-6, None, 0, False, 8, 7),
-            TaskTiming("replay_sample+update", pytest.approx(640e-6), None, 0),
-            TaskTiming("replay_sample", 20e-6, None, 0, False, 13, 7),
-            TaskTiming("update", 60e-6, None, 0, False, 6, 7),
+            TaskTiming("step", 120e-6, None, 0, False, 4, 7),
+            TaskTiming("sample+learn", pytest.approx(640e-6), None, 0),
+            TaskTiming("sample", 20e-6, None, 0, False, 6, 7),
+            TaskTiming("learn", 60e-6, None, 0, False, 5, 7),
         ) if simulated else (
-            TaskTiming("env_step", 120e-6, pytest.approx(4e-3), 3, False, 8, 7),
-            TaskTiming("replay_sample+update", pytest.approx(640e-6), pytest.approx(5e-3), 1),
-            TaskTiming("replay_sample", 20e-6, 2e-3, 30, True, 13, 7),
-            TaskTiming("update", 60e-6, 3e-3, 31, True, 6, 7),
+            TaskTiming("step", 120e-6, pytest.approx(4e-3), 3, False, 4, 7),
+            TaskTiming("sample+learn", pytest.approx(640e-6), pytest.approx(5e-3), 1),
+            TaskTiming("sample", 20e-6, 2e-3, 30, True, 6, 7),
+            TaskTiming("learn", 60e-6, 3e-3, 31, True, 5, 7),
         ),
         "plan": 0, "drift": 0, "platform": 0, "lags": {"policy_lag": {"1": 8, "2": 10}},
         "traffic": ({"host": "b"},), "message": "it failed", "restarts": 2, "lost_transitions": 16,
@@ -337,7 +337,7 @@ def test_a_run_that_ended_early_has_no_rates(monkeypatch, tmp_path):
     run.state.steady, run.folder = RunState().steady, None
     measured = outcome.Measurements()
     measured.user_code_failed = True  # so that its calls are not run again
-    measured.times_ns = {"env_step": [1]}
+    measured.times_ns = {"step": [1]}
     meter: Any = Given(read=lambda given: [Given(joules=0.0, source="n")])
     found = outcome.build_run(run, "stopped", None, measured, meter)
     assert (found.stopped, found.message, found.out) == (StoppedBy("x", 8), None, None)

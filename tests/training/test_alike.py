@@ -224,7 +224,7 @@ def test_training_gives_the_network_what_the_policy_gives_it(space: str, hosting
 def test_a_gpu_that_cannot_store_uint8_says_so() -> None:
     algorithm = {"name": "dqn", "env": f"{HERE}:Telling", "hidden": [8], "num_envs": 1,
                  "env_args": {"space": "bytes", "actions": "two"}}  # fmt: skip
-    limits = {"pin": {"replay_insert": "gpu"}}
+    limits = {"pin": {"store": "gpu"}}
     system = pearl.load({"algorithm": algorithm, "platform": "cpu_gpu", "limits": limits})
     with pytest.raises(pearl.InfeasibleError, match="observations that are stored as uint8"):
         pearl.plan(system)

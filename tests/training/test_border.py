@@ -45,14 +45,14 @@ def spec(name: str = "dqn", env: str = "Case", *, failure: str = "stop", **args:
     return {
         "algorithm": {"name": name, "env": f"{HERE}:{env}", "env_args": args, **sizes, **extra},
         "platform": "host",
-        "limits": {"max_lanes": 3, "variants": {"env_step": [variants]}},
+        "limits": {"max_lanes": 3, "variants": {"step": [variants]}},
         "train": {"steps": 48, "evaluate_every": 0, "final_episodes": 2, "lanes": "one",
                   "evaluate_max_steps": 20, "on_env_failure": failure},
     }  # fmt: skip
 
 
 def plan_of(given: Any) -> tuple[System, Plan]:
-    variants = tuple(given["limits"]["variants"]["env_step"])
+    variants = tuple(given["limits"]["variants"]["step"])
     return planned(given, variants=("native", *variants))
 
 

@@ -37,6 +37,20 @@ def test_arrays_and_description_come_back_equal(tmp_path):
             np.testing.assert_array_equal(found, array)
 
 
+def test_former_names_of_tasks_are_read_and_random_streams_keep_theirs(tmp_path):
+    arrays = {"version.param_sync": ARRAYS["a"], "rng.env_step": ARRAYS["key"]}
+    progress = {"under_way": {"begin": 3, "inference": 4, "replay_insert": 5}}
+    spec = {"algorithm": {"name": "dqn"}, "limits": {"pin": {"update": "gpu"}, "max_lanes": 2}}
+    about = {**ABOUT, "spec": spec, "progress": progress, "environments": {"env_step#1": [1]}}
+    checkpoint.save(tmp_path / "c", arrays, about)
+    stored = checkpoint.load(tmp_path / "c")
+    assert stored.places.keys() == {"version.sync", "rng.env_step"}
+    np.testing.assert_array_equal(stored.read("version.sync"), ARRAYS["a"])
+    assert stored.about["progress"] == {"under_way": {"begin": 3, "act": 4, "store": 5}}
+    assert stored.about["spec"]["limits"] == {"pin": {"learn": "gpu"}, "max_lanes": 2}
+    assert stored.about["environments"] == {"step#1": [1]}
+
+
 def test_a_failed_write_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
     checkpoint.save(tmp_path / "c", ARRAYS, ABOUT)
 

@@ -90,7 +90,7 @@ def test_the_limit_is_the_specs_or_the_environments_or_ten_thousand(changes, mos
 def faulty(fault, tmp_path, **train):
     """A trainer of an environment whose evaluation fails the first time while the file is there."""
     spec = replay_spec("dqn", {"policy_lag": 2}, env=WALK, num_envs=4)
-    spec["limits"]["variants"] = {"env_step": ["gymnasium"]}
+    spec["limits"]["variants"] = {"step": ["gymnasium"]}
     spec["train"] |= {"evaluate_every": 400, "evaluate_episodes": 1, "final_episodes": 1, **train}
     system, plan = planned(spec, variants=("native", "gymnasium"))
     return Trainer(told(system, lanes="one"), plan, seed=3)

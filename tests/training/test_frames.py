@@ -147,7 +147,7 @@ def test_the_replay_of_a_spec_with_frames_holds_each_frame_once() -> None:
     held = {n: a.nbytes for n, a in trainer.session.arrays.items() if n.startswith("replay.")}
     frames = 2000 * 40 * 40
     assert frames <= sum(held.values()) <= 1.05 * frames
-    assert row_bytes(kernels["replay_insert"]) == 40 * 40 + 1 + 4 + 8 + 2
+    assert row_bytes(kernels["store"]) == 40 * 40 + 1 + 4 + 8 + 2
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])

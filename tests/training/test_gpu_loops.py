@@ -10,9 +10,9 @@ from tests.gpu_lanes import gpu_plan
 from tests.lanes import trained
 
 STEPS = 400
-ACTING = dict.fromkeys(("inference", "env_step", "param_sync"), "cuda")
-REPLAY = dict.fromkeys(("replay_insert", "replay_sample"), "cuda")
-ROLLOUT = dict.fromkeys(("rollout_insert", "gae"), "cuda")
+ACTING = dict.fromkeys(("act", "step", "sync"), "cuda")
+REPLAY = dict.fromkeys(("store", "sample"), "cuda")
+ROLLOUT = dict.fromkeys(("store", "advantages"), "cuda")
 LOOPS = {"dqn": ACTING | REPLAY, "sac": ACTING | REPLAY, "ppo": ACTING | ROLLOUT}
 NEAR = 1e-5
 """Largest difference, as a share of an array's largest number."""
@@ -20,7 +20,7 @@ NEAR = 1e-5
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_in_cuda_learns_what_the_cpu_learns(name: str) -> None:
-    on_gpu = trained(*gpu_plan(name, LOOPS[name] | {"update": "graph"}), "one", steps=STEPS)
+    on_gpu = trained(*gpu_plan(name, LOOPS[name] | {"learn": "graph"}), "one", steps=STEPS)
     assert on_gpu.run.status == "done", on_gpu.run.message
     assert {t.device for t in on_gpu.plan.tasks} == {"gpu"}
     on_cpu = trained(*gpu_plan(name, {}), "one", steps=STEPS)

@@ -24,12 +24,12 @@ from tests.gpu_lanes import LEARNING, a_fault_in_the_steps, gpu_plan
 from tests.lanes import differing, spread, told, trained
 
 STEPS, EVERY = 480, 160
-GRAPH = {**LEARNING, "update": "graph"}
-CUDA = {**GRAPH, "env_step": "cuda"}
-ALL = {**CUDA, "inference": "cuda", "replay_insert": "cuda", "replay_sample": "cuda",
-       "param_sync": "cuda"}  # fmt: skip
-JUDGING = {"inference": "cuda", "rollout_insert": "cuda", "gae": "cuda", "update": "graph",
-           "param_sync": "cuda"}  # fmt: skip
+GRAPH = {**LEARNING, "learn": "graph"}
+CUDA = {**GRAPH, "step": "cuda"}
+ALL = {**CUDA, "act": "cuda", "store": "cuda", "sample": "cuda",
+       "sync": "cuda"}  # fmt: skip
+JUDGING = {"act": "cuda", "store": "cuda", "advantages": "cuda", "learn": "graph",
+           "sync": "cuda"}  # fmt: skip
 CASES = {"eager": ("dqn", LEARNING), "cuda": ("dqn", CUDA), "all": ("dqn", ALL),
          "sac": ("sac", GRAPH), "ppo": ("ppo", JUDGING)}  # fmt: skip
 
@@ -108,7 +108,7 @@ def gone_on(folder: Path, to: Any) -> Trainer:
 
 def test_checkpoints_of_gpu_lanes_and_of_cpu_plans_are_the_same_files(through, tmp_path):
     system, on_gpu = made("eager")
-    _, alone = gpu_plan("dqn", {}, {"update": "torch"}, {"max_lanes": 1})
+    _, alone = gpu_plan("dqn", {}, {"learn": "torch"}, {"max_lanes": 1})
     on_cpu = spread(alone, {t.task: int(t.task in LEARNING) for t in alone.tasks})
     assert {t.device for t in on_cpu.tasks} == {"cpu"}
     for number, (first, second) in enumerate(((on_gpu, on_cpu), (on_cpu, on_gpu))):
@@ -188,7 +188,7 @@ def test_a_run_whose_arrays_find_no_room_ends_before_it_begins(monkeypatch: Any)
 
 def test_a_variant_that_a_gpu_does_not_have_is_refused_by_name() -> None:
     system, plan = gpu_plan("dqn")
-    tasks = tuple(replace(t, variant="fusion") if t.task == "update" else t for t in plan.tasks)
-    wrong = r"update runs as 'fusion' on gpu, which offers .*'eager'.*'graph'"
+    tasks = tuple(replace(t, variant="fusion") if t.task == "learn" else t for t in plan.tasks)
+    wrong = r"learn runs as 'fusion' on gpu, which offers .*'eager'.*'graph'"
     with pytest.raises(SpecError, match=wrong):
         compile_plan(system, replace(plan, tasks=tasks), check=True)

@@ -113,7 +113,7 @@ def test_learning_sees_what_acting_sees_from_the_first_observation_on(monkeypatc
     a, k = trainer.session.arrays, trainer.graph.task("normalise").kernel
     kinds = {t.name: t.kernel for t in trainer.graph.tasks}
     other = pearl.compile(spec(), emulate=True).session.arrays
-    step = cpu.bind(kinds["env_step"], "native", other)
+    step = cpu.bind(kinds["step"], "native", other)
     normalised_dqn.look(k, other)
     for at in range(8):
         rows = slice(8 * at, 8 * at + 8)
@@ -131,7 +131,7 @@ def test_lanes_and_a_resumed_run_have_the_same_bits(tmp_path: Path) -> None:
     given = {**spec(), "platform": "host", "limits": limits}
     seconds = {**SECONDS, "normalise": 100e-6}
     system, plan = planned(given, seconds=seconds, variants=("native", "python"))
-    assert len({plan.task(t).lane for t in ("env_step", "normalise", "inference")}) > 1
+    assert len({plan.task(t).lane for t in ("step", "normalise", "act")}) > 1
     one, threads = (trained(system, plan, lanes, steps=800) for lanes in ("one", "threads"))
     assert one.session.arrays["seen.count"][0] == 800
     assert differing(one, threads) == []
@@ -188,11 +188,11 @@ initialise = dqn.initialise
 """
 OBSERVED = {
     "WHAT": "OBS", "WRITES": "('env.obs',)", "FUNCTION": "noise",
-    "PLACE": "after='env_step', before='inference'",
+    "PLACE": "after='step', before='act'",
 }  # fmt: skip
 ACTED = {
     "WHAT": "ACT", "WRITES": "('act.action',)", "FUNCTION": "flip",
-    "PLACE": "after='inference', before='env_step'",
+    "PLACE": "after='act', before='step'",
 }  # fmt: skip
 
 
@@ -263,13 +263,13 @@ def test_whoever_reads_what_a_kernel_writes_waits_for_it() -> None:
     loop = normalised_dqn.graph(pearl.load(spec()))
     task = loop.task("normalise")
     bare = dqn.graph(pearl.load(spec()))
-    other = inserted(bare, task, after="env_step", before="replay_insert")
+    other = inserted(bare, task, after="step", before="store")
     for graph in (loop, other):
         ends = {(e.src, e.dst, e.tokens_seq) for e in graph.edges if task.name in (e.src, e.dst)}
-        assert ends == {("env_step", "normalise", 0), ("normalise", "inference", 1),
-                        ("normalise", "replay_insert", 0),
+        assert ends == {("step", "normalise", 0), ("normalise", "act", 1),
+                        ("normalise", "store", 0),
                         ("normalise", "normalise", 1)}  # fmt: skip
-        assert not [f for f in graph.fusions if "env_step" in f.tasks]
+        assert not [f for f in graph.fusions if "step" in f.tasks]
 
 
 def test_where_observations_cannot_be_changed_the_true_reason_is_said(tmp_path, monkeypatch):
@@ -282,11 +282,11 @@ def test_where_observations_cannot_be_changed_the_true_reason_is_said(tmp_path, 
     loop = normalised_dqn.graph(pearl.load(spec()))
     again = Task("again", resize(loop.task("normalise").kernel, 8))
     with pytest.raises(SpecError, match=r"normalise is on this edge, and one of the two tasks"):
-        inserted(loop, again, after="env_step", before="inference")
-    chain = inserted(loop, again, after="normalise", before="inference")
+        inserted(loop, again, after="step", before="act")
+    chain = inserted(loop, again, after="normalise", before="act")
     order = [t.name for t in chain.tasks]
-    assert order.index("env_step") < order.index("normalise") < order.index("again")
-    with pytest.raises(SpecError, match=r"an initial token: inference begins with data from be"):
-        inserted(loop, Task("other", again.kernel), after="param_sync", before="inference")
-    with pytest.raises(SpecError, match=r"no edge carries data from update to inference"):
-        inserted(loop, Task("other", again.kernel), after="update", before="inference")
+    assert order.index("step") < order.index("normalise") < order.index("again")
+    with pytest.raises(SpecError, match=r"an initial token: act begins with data from be"):
+        inserted(loop, Task("other", again.kernel), after="sync", before="act")
+    with pytest.raises(SpecError, match=r"no edge carries data from learn to act"):
+        inserted(loop, Task("other", again.kernel), after="learn", before="act")

@@ -32,8 +32,8 @@ def test_replay_and_learner_on_the_simulated_fpga_learn_in_four_of_five_seeds(tm
     for seed in range(5):
         trainer = pearl.compile("dqn_cartpole_fpga", emulate=True)
         on = {t.task: t.variant for t in trainer.plan.tasks if t.device == "fpga"}
-        assert on.keys() >= {"update", "replay_insert", "replay_sample", "replay_update"}
-        assert on["update"].startswith("array")
+        assert on.keys() >= {"learn", "store", "sample", "priorities"}
+        assert on["learn"].startswith("array")
         run = trainer.train(seed=seed, out=tmp_path / str(seed))
         reached.append(run.returns["last_eval_mean"])
     assert sum(mean >= 475 for mean in reached) >= 4, reached
@@ -43,7 +43,7 @@ def test_replay_and_learner_on_the_simulated_fpga_learn_in_four_of_five_seeds(tm
     ("name", "steps", "least"), [("dqn_cartpole", 12_000, 100), ("ppo_cartpole", 30_000, 150)]
 )
 def test_it_learns_on_the_torch_variant_and_the_gymnasium_environment(name, steps, least):
-    variants = {"update": ["torch"], "inference": ["torch"], "env_step": ["gymnasium"]}
+    variants = {"learn": ["torch"], "act": ["torch"], "step": ["gymnasium"]}
     changes = {"limits.variants": variants, "train.steps": steps, "train.evaluate_every": 0}
     trainer = pearl.compile(name, set=changes)
     assert {trainer.plan.task(t).variant for t in variants} == {"torch", "gymnasium"}

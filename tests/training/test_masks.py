@@ -26,7 +26,7 @@ TAXI = max(name for name in gymnasium.registry if name.startswith("Taxi-"))
 
 
 def stepping(name: str, args: dict[str, Any], envs: int = 2) -> Any:
-    """A bound env_step of an environment of `tests.training.masked`, and its arrays."""
+    """A bound step of an environment of `tests.training.masked`, and its arrays."""
     k = kernel("env_step", envs=envs, obs=2, act=0, program=f"{HERE}:{name}", args=args)
     arrays = allocate([k])
     return cpu.bind(k, "gymnasium", arrays), arrays

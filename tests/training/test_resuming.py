@@ -105,7 +105,7 @@ def test_another_seed_is_refused_where_a_run_goes_on(way, tmp_path):
     assert again.train(out=tmp_path, resume=True, seed=3).status == "done"
 
 
-TORCH = {"limits.variants": {"update": ["torch"], "inference": ["torch"]}}
+TORCH = {"limits.variants": {"learn": ["torch"], "act": ["torch"]}}
 
 
 def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_a_run_goes_on_with_the_plan_in_its_checkpoint_unless_one_is_given(tmp_p
     again = pearl.compile(DDPG)  # which makes another plan, as after an upgrade
     assert again.plan == native
     run = again.train(steps=240, out=tmp_path, resume=True)
-    assert run.plan.task("update").variant == again.plan.task("update").variant == "torch"
+    assert run.plan.task("learn").variant == again.plan.task("learn").variant == "torch"
     given = pearl.compile(DDPG, plan=torch.to_json())
     assert given.train(steps=280, out=tmp_path, resume=True).plan == torch
 
@@ -129,14 +129,14 @@ def test_a_plan_that_a_run_cannot_go_on_with_is_refused_with_the_way_out(tmp_pat
     again = pearl.compile(DDPG)
 
     def gone(whole, torn, system):
-        raise SpecError("plan: update runs as 'torch' on cpu, which offers nothing for it")
+        raise SpecError("plan: learn runs as 'torch' on cpu, which offers nothing for it")
 
     monkeypatch.setattr("pearl.training.compiled.check_stated_plan", gone)
     with pytest.raises(SpecError) as error:
         again.train(out=tmp_path, resume=True)
     first, second = error.value.problems
     assert first.endswith(
-        "checkpoint.safetensors: plan: update runs as 'torch' on cpu, which offers nothing for it"
+        "checkpoint.safetensors: plan: learn runs as 'torch' on cpu, which offers nothing for it"
     )
     assert second.endswith("the run cannot continue here with its plan; give another one (--plan)")
 

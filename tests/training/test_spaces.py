@@ -53,7 +53,7 @@ def test_what_an_algorithm_cannot_take_is_a_sentence_with_the_way_out(name, acti
 
 
 def stepped(env: str, steps: int, envs: int = 2, **dims: Any) -> tuple[Buffers, list[Buffers]]:
-    """The arrays of an env_step, and copies of them after each firing."""
+    """The arrays of a step, and copies of them after each firing."""
     sizes = {"obs": 3, "act": 2, "choices": 5, **dims}
     k = kernel("env_step", {**sizes, "envs": envs}, program=f"{HERE}:{env}")
     b, seen = fill_arrays([k]), []

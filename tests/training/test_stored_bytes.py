@@ -33,7 +33,7 @@ BY_STEP = {
     "returns": {"n_step": 2},
     "normalise_advantages": False,
 }
-TORCH = {task: ["torch"] for task in ("rollout_insert", "gae", "update")}
+TORCH = {task: ["torch"] for task in ("store", "advantages", "learn")}
 
 
 def trainer(kind, algorithm=REPLAY, *, floats=False, limits=None, **more):
@@ -128,7 +128,7 @@ def test_the_memory_that_is_asked_for_is_that_of_bytes():
     graph = build_graph(trainer("stack", PPO).system)
     wanted = rows * (2 * 100 + 4 + 8 + 2 + 4 + 3 * 4)  # log density; value, advantage, return
     assert graph.states["rollout"] == wanted + 8
-    (sent,) = (e.bytes for e in graph.edges if (e.src, e.dst) == ("gae", "update"))
+    (sent,) = (e.bytes for e in graph.edges if (e.src, e.dst) == ("advantages", "learn"))
     assert sent == rows * (100 + 8 + 4 + 3 * 4)
 
 
@@ -163,14 +163,12 @@ def test_a_space_of_parts_is_stored_as_bytes_if_all_parts_have_one_unit():
 def test_a_kernel_of_the_user_gets_the_floats_that_it_changes_or_takes(name, dtype, monkeypatch):
     def graph(system):
         own = kernel(f"tests.picture_envs:{name}", envs=2, obs=24, horizon=6)
-        return inserted(
-            ppo.graph(system), Task("own", own), after="env_step", before="rollout_insert"
-        )
+        return inserted(ppo.graph(system), Task("own", own), after="step", before="store")
 
     system = trainer("image", PPO).system
     monkeypatch.setattr(user_code, "algorithm", lambda name: SimpleNamespace(graph=graph))
     found = build_graph(system)
-    stored = specs(found.task("gae").kernel)
+    stored = specs(found.task("advantages").kernel)
     assert stored["rollout.obs"][1] == stored["rollout.next_obs"][1] == dtype
     held = sum(size_bytes(spec) for name, spec in stored.items() if name.startswith("rollout."))
     assert found.states["rollout"] == held

@@ -15,7 +15,7 @@ SPEC: dict[str, Any] = {"algorithm": {"name": "dqn", "env": "CartPole-v1", "num_
                                       "hidden": [32], "batch_size": 32,
                                       "replay": {"kind": "uniform", "capacity": 1000},
                                       "learning_starts": 100},
-                        "limits": {"max_lanes": 2, "variants": {"update": ["torch-2"]}},
+                        "limits": {"max_lanes": 2, "variants": {"learn": ["torch-2"]}},
                         "train": {"evaluate_every": 0, "final_episodes": 0}}  # fmt: skip
 
 
@@ -25,13 +25,13 @@ def changed(**limits: Any) -> dict[str, Any]:
 
 def test_a_data_sheet_cpu_plans_them_on_so_many_cores() -> None:
     spec = {**changed(max_lanes=8), "platform": {"devices": {"cpu": "xeon_gold_6326"}}}
-    spec["limits"]["variants"] = {"update": ["torch", "torch-8"]}
+    spec["limits"]["variants"] = {"learn": ["torch", "torch-8"]}
     spec["algorithm"] = {**SPEC["algorithm"], "hidden": [1024, 1024], "batch_size": 512}
     spec["algorithm"]["learning_starts"] = 600
-    placed = pearl.plan(pearl.load(spec)).task("update")
+    placed = pearl.plan(pearl.load(spec)).task("learn")
     assert (placed.variant, placed.width) == ("torch-8", 8)
     spec["algorithm"] = SPEC["algorithm"]
-    assert pearl.plan(pearl.load(spec)).task("update").variant == "torch"
+    assert pearl.plan(pearl.load(spec)).task("learn").variant == "torch"
 
 
 def of_sheet(hidden: int, batch: int, **train: Any) -> dict[str, Any]:
@@ -44,12 +44,12 @@ def of_sheet(hidden: int, batch: int, **train: Any) -> dict[str, Any]:
 
 def offered(spec: dict[str, Any]) -> dict[str, tuple[int, float]]:
     """Variant of the update → cores and seconds."""
-    modes = build_problem(pearl.load(spec)).costs.of("update")
+    modes = build_problem(pearl.load(spec)).costs.of("learn")
     return {m.variant: (m.width, m.estimate.latency_s) for m in modes}
 
 
 def test_unasked_a_wide_network_has_all_cores_and_a_small_one_is_offered_none() -> None:
-    placed = pearl.plan(pearl.load(of_sheet(1024, 512))).task("update")
+    placed = pearl.plan(pearl.load(of_sheet(1024, 512))).task("learn")
     assert (placed.variant, placed.width) == ("torch-16", 16)
     found = offered(of_sheet(1024, 512))
     wide = [v for v in found if v.startswith("torch-")]
@@ -63,7 +63,7 @@ def test_threads_of_one_process_have_them_only_where_named() -> None:
     assert "torch-8" in offered(of_sheet(1024, 512, lanes="processes"))
     spec = of_sheet(1024, 512, lanes="threads")
     assert set(offered(spec)) == {"native", "torch"}
-    assert set(offered({**spec, "limits": {"variants": {"update": ["torch-8"]}}})) == {"torch-8"}
+    assert set(offered({**spec, "limits": {"variants": {"learn": ["torch-8"]}}})) == {"torch-8"}
 
 
 def test_without_the_cores_they_are_refused() -> None:
@@ -88,7 +88,7 @@ def test_a_run_has_them_and_the_same_bits_again(tmp_path, monkeypatch):
     parameters = []
     for name in ("a", "b"):
         trainer = pearl.compile(changed(), seed=3)
-        assert trainer.plan.task("update").width == 2
+        assert trainer.plan.task("learn").width == 2
         run = trainer.train(steps=160, out=tmp_path / name)
         assert run.updates > 0
         state = trainer.policy_last.state_dict()

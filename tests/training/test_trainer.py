@@ -69,7 +69,7 @@ def test_saved_and_loaded_it_acts_the_same(plan, tmp_path):
 
 
 def test_an_emulated_run_computes_what_the_host_would_and_keeps_the_models_time(plan):
-    system = pearl.load(SMALL, set={"platform": "cpu_gpu_fpga", "limits.pin": {"update": "fpga"}})
+    system = pearl.load(SMALL, set={"platform": "cpu_gpu_fpga", "limits.pin": {"learn": "fpga"}})
     emulated = pearl.compile(system, emulate=True)
     run = emulated.train()
     assert run.simulated

@@ -92,10 +92,10 @@ def test_lanes_are_bound_by_the_words_of_the_spec(monkeypatch: pytest.MonkeyPatc
     assert lane_binding._sampling(own, marks) is lane_binding.UNTIMED
     assert lane_binding._pace_s(own) is None
     own.compiled.system.train = Given(env_time_limit=2.0, on_env_failure="restart")
-    own.resume_point = Given(environments={"env_step": [1]})
+    own.resume_point = Given(environments={"step": [1]})
     assert lane_binding._env_time_limit_s(own) == 2.0
     assert (lane_binding._restarts_envs(own), lane_binding._snapshots(own)) == (
-        True, {"env_step": [1]}
+        True, {"step": [1]}
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_a_replay_that_was_not_kept_is_filled_before_learning_goes_on() -> None:
     state = RunState(iteration=40, under_way={"part": 1}, judging=0)
     arrays = {"loop.stop": np.array([1, 2]), "any_order.acted": np.array([3])}
     compiled = Given(system=Given(algorithm=Given(learning_starts=100)), graph=Given(env_steps=8))
-    point = ResumePoint(Given(path="c"), {"env_step": []}, ("hyper.",))  # type: ignore[arg-type]
+    point = ResumePoint(Given(path="c"), {"step": []}, ("hyper.",))  # type: ignore[arg-type]
     own: Any = Given(compiled=compiled, state=state, arrays=arrays, resume_point=point)
     resuming._refill_replay(own)
     assert (state.learnt, state.refilled, state.drained, state.under_way) == (27, 40, 40, {})

@@ -173,8 +173,6 @@ def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     gradient = KernelKind(
         name=f"learner_gradient.{of.algorithm}",
         structure="shared",
-        word="gradient",
-        does="computes the gradient of one learner's share of the batch",
         count=gradient_work,
         arrays=gradient_arrays,
         writes=("gradient.",),
@@ -192,8 +190,6 @@ def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     reduction = KernelKind(
         name=f"all_reduce.{of.algorithm}",
         structure="shared",
-        word="average",
-        does="averages the gradients of the learners",
         count=reduce_work,
         arrays=reduce_arrays,
         writes=("mean.", "loss.", "batch.td"),
@@ -209,8 +205,6 @@ def shared_kinds(of: KernelKind) -> tuple[KernelKind, KernelKind, KernelKind]:
     step = KernelKind(
         name=f"learner_step.{of.algorithm}",
         structure="shared",
-        word="apply",
-        does="applies the averaged gradient",
         count=step_work,
         arrays=step_arrays,
         writes=("learner.", "learners."),

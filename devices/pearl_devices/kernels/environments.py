@@ -83,8 +83,6 @@ def _statistics(k: Kernel) -> dict[str, Spec]:
 ENV_STEP = KernelKind(
     name="env_step",
     structure="environment",
-    word="step",
-    does="moves the environments on",
     count=_work,
     arrays=_arrays,
     writes=("env.", "episode.", "rng.env_step", "step.", "normalise."),

@@ -141,8 +141,6 @@ def has_native(k: Kernel) -> bool:
 EVALUATION = KernelKind(
     name="evaluation",
     structure="evaluation",
-    word="evaluate",
-    does="plays test episodes with the greedy policy",
     count=lambda k: sum_of(evaluation_parts(k)),
     arrays=_arrays,
     writes=("evaluation.",),

@@ -113,8 +113,6 @@ def inference(
     return KernelKind(
         name=f"inference.{name}",
         structure="network",
-        word="act",
-        does="chooses actions",
         count=acting_work,
         arrays=acting_arrays,
         writes=("act.action", "rng.inference"),
@@ -203,8 +201,6 @@ def update(
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
-        word="learn",
-        does="takes gradient steps",
         count=lambda k: gradient_work(k, counted(k)),
         arrays=arrays,
         writes=("batch.td", "learner.", "loss.", "rng.update"),

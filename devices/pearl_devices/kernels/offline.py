@@ -76,8 +76,6 @@ def _sweep(name: str) -> KernelKind:
     return KernelKind(
         name=f"offline.{name}",
         structure="sweep",
-        word="learn",
-        does="goes over every chunk of the log",
         count=_sweep_work,
         arrays=_sweep_arrays,
         writes=("learner.", "loss.q", "rng.update"),
@@ -91,8 +89,6 @@ Q_LEARNING, SARSA = _sweep("q_learning"), _sweep("sarsa")
 AVERAGE = KernelKind(
     name="offline.average",
     structure="average",
-    word="average",
-    does="averages the tables of all chunks",
     count=_average_work,
     arrays=_average_arrays,
     writes=("learner.tables", "policy.q"),

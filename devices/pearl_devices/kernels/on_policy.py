@@ -85,8 +85,6 @@ def _draw_arrays(k: Kernel) -> dict[str, Spec]:
 INFERENCE = KernelKind(
     name="inference.ppo",
     structure="network",
-    word="act",
-    does="chooses actions",
     count=_draw_work,
     arrays=_draw_arrays,
     writes=("act.action", "act.log_prob", "act.sample", "rng.inference"),
@@ -189,8 +187,6 @@ def update(
     return KernelKind(
         name=f"update.{name}",
         structure="gradient",
-        word="learn",
-        does="takes gradient steps",
         count=_update_work,
         arrays=_update_arrays if native else _own_arrays,
         writes=("learner.", "loss.", "rng.update"),

@@ -23,8 +23,6 @@ def _arrays(k: Kernel) -> dict[str, Spec]:
 PARAM_SYNC = KernelKind(
     name="param_sync",
     structure="copy",
-    word="copy",
-    does="gives the new weights to act",
     count=_work,
     arrays=_arrays,
     writes=("policy.",),

@@ -163,9 +163,6 @@ class KernelKind:
         variant `python` is called in every firing, with the kernel and its arrays by name.
     name: the value of `Kernel.kind`, `family` or `family.algorithm`; given for user-defined kinds.
     structure: what it computes, one of STRUCTURES.
-    word: name of a call in reports, a verb or noun of the field; empty: the name of its task.
-    does: predicate of a call in reports, as in "step moves the environments on"; empty if `word`
-        is empty.
     count: kernel → flops, bytes and scratch of one firing; None: no flops, the bytes of its arrays.
     in_evaluation: for a kernel between environments and network, which writes env.obs or
         act.action: the `module:function` that only changes these rows in evaluation and in a
@@ -208,8 +205,6 @@ class KernelKind:
     variants: Mapping[str, Variant] = field(default_factory=dict)
     name: str = ""
     structure: Structure = "own"
-    word: str = ""
-    does: str = ""
     count: Callable[[Kernel], Work] | None = None
     in_evaluation: str | None = None
     sends: tuple[str, ...] = ()

@@ -125,8 +125,6 @@ def _native_insert(k: Kernel) -> str:
 ROLLOUT_INSERT = KernelKind(
     name="rollout_insert",
     structure="store",
-    word="store",
-    does="writes steps to the rollout",
     count=_insert_work,
     arrays=_insert_arrays,
     writes=("rollout.",),
@@ -140,8 +138,6 @@ ROLLOUT_INSERT = KernelKind(
 GAE = KernelKind(
     name="gae",
     structure="advantages",
-    word="advantages",
-    does="computes how much better each action was than expected",
     count=_gae_work,
     arrays=_gae_arrays,
     writes=("rollout.",),

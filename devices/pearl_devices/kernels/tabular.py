@@ -54,8 +54,6 @@ def _learning(name: str) -> KernelKind:
     return KernelKind(
         name=f"tabular.{name}",
         structure="table",
-        word="learn",
-        does="corrects the table by the last step",
         count=_work,
         arrays=_learn_arrays,
         writes=("policy.q", "learner.", "batch.td", "loss.q", "rng.update"),
@@ -66,8 +64,6 @@ def _learning(name: str) -> KernelKind:
 CHOOSE = KernelKind(
     name="tabular.choose",
     structure="table",
-    word="act",
-    does="chooses actions",
     count=_work,
     arrays=_choose_arrays,
     writes=("act.action", "rng.inference"),

@@ -1,13 +1,13 @@
 """Learners with averaged gradients (data parallel): an algorithm's graph with several learners.
 
 The task that takes gradient steps becomes several tasks. Every learner computes the gradient of its
-rows of each batch (`gradient_0`, `gradient_1`, …), and `all_reduce` averages the gradients. Every
-learner then takes the same step with the mean on its own parameters, moments and targets: `update`
-for the first learner, which stays in its place in the loop, `update_1`, `update_2`, … The rest of
+rows of each batch (`gradient_0`, `gradient_1`, …), and `average` averages the gradients. Every
+learner then takes the same step with the mean on its own parameters, moments and targets: `learn`
+for the first learner, which stays in its place in the loop, `learn_1`, `learn_2`, … The rest of
 the graph does not change, so the algorithm's source needs no change.
 
-The reduction is a star or sharded. With shards, `all_reduce` averages the first shard, next to the
-first learner, and `all_reduce_1`, `all_reduce_2`, … average one each next to the others. Every
+The reduction is a star or sharded. With shards, `average` averages the first shard, next to the
+first learner, and `average_1`, `average_2`, … average one each next to the others. Every
 number is the same sum in the same order, so the bits are the same.
 """
 
@@ -25,7 +25,7 @@ from pearl_devices.kernels import KINDS, kind_of
 from pearl_devices.kernels.data_parallel import networks
 from pearl_devices.kernels.record import size_bytes
 
-REDUCE, STEP = "all_reduce", "update"
+AVERAGE, LEARN = "average", "learn"
 
 Reduction = Literal["star", "shards"]
 
@@ -49,11 +49,11 @@ def _gradient(learner: int) -> str:
 
 
 def _mean(shard: int) -> str:
-    return f"{REDUCE}_{shard}" if shard else REDUCE
+    return f"{AVERAGE}_{shard}" if shard else AVERAGE
 
 
 def _step(learner: int) -> str:
-    return f"{STEP}_{learner}" if learner else STEP
+    return f"{LEARN}_{learner}" if learner else LEARN
 
 
 def learner_of(of: Kernel) -> int | None:
@@ -63,11 +63,11 @@ def learner_of(of: Kernel) -> int | None:
 
 
 def learning_tasks(names: Iterable[str], graph: TaskGraph) -> tuple[str, ...]:
-    """Return these tasks, and if `update` is one of them, the tasks that learners add to a
+    """Return these tasks, and if `learn` is one of them, the tasks that learners add to a
     graph."""
     found = tuple(names)
     parts = [t.name for t in graph.tasks if kind_of(t.kernel).structure == "shared"]
-    return (*found, *(t for t in parts if t not in found)) if STEP in found else found
+    return (*found, *(t for t in parts if t not in found)) if LEARN in found else found
 
 
 def share_out(
@@ -148,18 +148,18 @@ def _replace_edge(e: Edge, name: str, steps: int, gradients: list[Task]) -> Iter
     `steps` is a firing. Inputs go to every learner, outputs come from the reduction, and edges
     without data connect to the first learner's step."""
     if e.src == e.dst or name not in (e.src, e.dst):
-        yield replace(e, src=STEP, dst=STEP) if e.src == e.dst == name else e
+        yield replace(e, src=LEARN, dst=LEARN) if e.src == e.dst == name else e
     elif e.dst == name:
         e = replace(e, production=e.production * steps, tokens_seq=e.tokens_seq * steps)
         if not e.bytes:
-            yield replace(e, dst=STEP)
+            yield replace(e, dst=LEARN)
         else:
             for t in gradients:
                 share = 1 / len(gradients) if kind_of(t.kernel).rows(t.kernel) else 1.0
                 yield replace(e, dst=t.name, bytes=e.bytes * share, limit=None)
     else:
         e = replace(e, consumption=e.consumption * steps, tokens_seq=e.tokens_seq * steps)
-        yield replace(e, src=REDUCE if e.bytes else STEP)
+        yield replace(e, src=AVERAGE if e.bytes else LEARN)
 
 
 def _data_edges(senders: list[Task], readers: list[Task]) -> Iterator[Edge]:

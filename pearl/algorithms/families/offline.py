@@ -1,7 +1,7 @@
 """Task graph, first values and logs of tabular algorithms that learn from a log of transitions.
 
-An iteration is `limits.averaging` sweeps over the log (task update) and one average of the tables
-of all chunks (task average). The edge from average to update holds as many tokens as an iteration
+An iteration is `limits.averaging` sweeps over the log (task learn) and one average of the tables
+of all chunks (task average). The edge from average to learn holds as many tokens as an iteration
 has sweeps. Env steps count the transitions that sweeps visit.
 """
 
@@ -51,13 +51,13 @@ def build(name: str, system: System) -> TaskGraph:
     return TaskGraph(
         name,
         (
-            Task("update", sweep, reads=("log",), writes=("tables",)),
+            Task("learn", sweep, reads=("log",), writes=("tables",)),
             Task("average", average, writes=("tables",)),
         ),
         (
-            Edge("update", "average", 1, sweeps),
-            Edge("average", "update", sweeps, 1, tokens_seq=sweeps),
-            Edge("update", "update", tokens_seq=1),
+            Edge("learn", "average", 1, sweeps),
+            Edge("average", "learn", sweeps, 1, tokens_seq=sweeps),
+            Edge("learn", "learn", tokens_seq=1),
         ),
         states={"log": 21.0 * rows, "tables": tables + 2 * table_bytes(average)},
         env_steps=sweeps * rows,

@@ -1,4 +1,4 @@
-"""The task graph of algorithms with a replay: act, insert, sample, update, copy.
+"""The task graph of algorithms with a replay: act, step, store, sample, learn, sync.
 
 The rates and tokens are those of the table in `docs/theory.md`. With N environments and replay
 ratio rho = gradient steps per env step, rho·N = n/d in lowest terms: an iteration is d
@@ -21,7 +21,7 @@ from pearl_devices.kernel import Arg, Dim
 from pearl_devices.kernels import KINDS
 from pearl_devices.kernels.counting import size as size_of
 
-LEARNING = ("replay_sample", "update", "replay_update", "param_sync")
+LEARNING = ("sample", "learn", "priorities", "sync")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Sizes:
     """Sizes of the loop: environment, replay and batch.
 
     act: components of an action, 0 for discrete actions. actions: number of discrete actions, 0 for
-    continuous ones. normalise: normalisations of env_step, as its sizes; env_step is then never
+    continuous ones. normalise: normalisations of step, as its sizes; step is then never
     split, because the statistics are one state. groups: a firing acts in envs / groups of the
         environments, in
     turn. network: program that builds networks other than dense layers. shape: of an observation.
@@ -158,12 +158,12 @@ def build(
     size = size_of(inference)
     sync = kernel("param_sync", args={"network": policy}, params=size)
     tasks = [
-        Task("inference", inference, reads=("policy",), environments=envs),
-        Task("env_step", env_step, writes=("environments",), environments=shared),
-        Task("replay_insert", insert, writes=("replay",)),
-        Task("replay_sample", sample, reads=("replay",)),
-        Task("update", learn, writes=("learner",)),
-        Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
+        Task("act", inference, reads=("policy",), environments=envs),
+        Task("step", env_step, writes=("environments",), environments=shared),
+        Task("store", insert, writes=("replay",)),
+        Task("sample", sample, reads=("replay",)),
+        Task("learn", learn, writes=("learner",)),
+        Task("sync", sync, reads=("learner",), writes=("policy",), copies=True),
     ]
     if sizes.prioritised:
         priorities = kernel(
@@ -173,7 +173,7 @@ def build(
             capacity=sizes.capacity,
             fanout=sizes.fanout,
         )
-        tasks.insert(5, Task("replay_update", priorities, writes=("replay",)))
+        tasks.insert(5, Task("priorities", priorities, writes=("replay",)))
     edges = _edges(
         acts,
         learns,
@@ -186,7 +186,7 @@ def build(
         td=buffer_bytes(learn, "batch.td"),
         params=4.0 * size,
     )
-    members = ("replay_sample", "update") + (("replay_update",) if sizes.prioritised else ())
+    members = ("sample", "learn") + (("priorities",) if sizes.prioritised else ())
     fusions = []
     # All gradient steps in one native call.
     if f"learn.{name}" in KINDS and not modules and not sizes.frames:
@@ -274,38 +274,35 @@ def _edges(
     params: float,
 ) -> list[Edge]:
     """The edges for d acting and u learning firings per iteration; gcd(d, u) = 1."""
-    back = d + u - gcd(d, u)  # tokens of the state edges back to replay_insert
+    back = d + u - gcd(d, u)  # tokens of the state edges back to store
     edges = [
-        Edge("inference", "env_step", bytes=action),
-        Edge("env_step", "inference", tokens_seq=groups, bytes=obs),
-        Edge("env_step", "replay_insert", bytes=transition, limit="insertion_lag"),
-        Edge("replay_insert", "replay_sample", u, d),
-        Edge("replay_sample", "replay_insert", d, u, back),
-        Edge("replay_sample", "update", bytes=batch, limit="prefetch"),
+        Edge("act", "step", bytes=action),
+        Edge("step", "act", tokens_seq=groups, bytes=obs),
+        Edge("step", "store", bytes=transition, limit="insertion_lag"),
+        Edge("store", "sample", u, d),
+        Edge("sample", "store", d, u, back),
+        Edge("sample", "learn", bytes=batch, limit="prefetch"),
     ]
     if prioritised:
         edges += [
-            Edge("update", "replay_update", bytes=td, limit="priority_staleness"),
-            Edge("replay_sample", "replay_update"),
-            Edge("replay_update", "replay_sample", tokens_seq=1),
-            Edge("replay_update", "replay_insert", d, u, back),
+            Edge("learn", "priorities", bytes=td, limit="priority_staleness"),
+            Edge("sample", "priorities"),
+            Edge("priorities", "sample", tokens_seq=1),
+            Edge("priorities", "store", d, u, back),
         ]
-    if u >= d:  # param_sync fires with the acting side
+    if u >= d:  # sync fires with the acting side
         edges += [
-            Edge("update", "param_sync", d, u, d - 1),
-            Edge("param_sync", "inference", tokens_seq=1, bytes=params, limit="policy_lag"),
-            Edge("inference", "param_sync"),
-            Edge("param_sync", "update", u, d, u),
+            Edge("learn", "sync", d, u, d - 1),
+            Edge("sync", "act", tokens_seq=1, bytes=params, limit="policy_lag"),
+            Edge("act", "sync"),
+            Edge("sync", "learn", u, d, u),
         ]
-    else:  # param_sync fires with the learning side
+    else:  # sync fires with the learning side
         edges += [
-            Edge("update", "param_sync"),
-            Edge("param_sync", "inference", d, u, u + d - 1, bytes=params, limit="policy_lag"),
-            Edge("inference", "param_sync", u, d),
-            Edge("param_sync", "update", tokens_seq=1),
+            Edge("learn", "sync"),
+            Edge("sync", "act", d, u, u + d - 1, bytes=params, limit="policy_lag"),
+            Edge("act", "sync", u, d),
+            Edge("sync", "learn", tokens_seq=1),
         ]
-    edges += [
-        Edge(name, name, tokens_seq=1)
-        for name in ("env_step", "replay_insert", "update", "param_sync")
-    ]
+    edges += [Edge(name, name, tokens_seq=1) for name in ("step", "store", "learn", "sync")]
     return edges

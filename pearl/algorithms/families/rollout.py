@@ -86,8 +86,8 @@ def build(
     by_step = n > 0 and by_row and once and not a.normalise_advantages
     judged = 1 if by_step else horizon  # vector steps of a firing
     reach = n if by_step else None if horizon > 1 else 0
-    order = (Edge("rollout_insert", "gae", 1, judged, reach=reach), Edge("gae", "update"))
-    live = live_rows(order, "rollout_insert", ("gae", "update"), horizon)
+    order = (Edge("store", "advantages", 1, judged, reach=reach), Edge("advantages", "learn"))
+    live = live_rows(order, "store", ("advantages", "learn"), horizon)
     kept = min(live + SPARE, horizon)
     ahead: dict[str, Dim] = {"ahead": n} if n else {}
     window: dict[str, Dim] = {"kept": kept} if by_step else {}
@@ -116,31 +116,28 @@ def build(
     sync = kernel("param_sync", {**sizes}, args={"network": "actor+critic"}, params=params)
     whole = 0 if normalised_sizes(system) else a.num_envs
     tasks = (
-        Task("inference", inference, reads=("policy",), environments=a.num_envs),
-        Task("env_step", env_step, writes=("environments",), environments=whole),
-        Task("rollout_insert", insert, writes=("rollout",)),
-        Task("gae", gae, reads=("policy",), writes=("rollout",)),
-        Task("update", update, writes=("learner",)),
-        Task("param_sync", sync, reads=("learner",), writes=("policy",), copies=True),
+        Task("act", inference, reads=("policy",), environments=a.num_envs),
+        Task("step", env_step, writes=("environments",), environments=whole),
+        Task("store", insert, writes=("rollout",)),
+        Task("advantages", gae, reads=("policy",), writes=("rollout",)),
+        Task("learn", update, writes=("learner",)),
+        Task("sync", sync, reads=("learner",), writes=("policy",), copies=True),
     )
     drawn = buffer_bytes(inference, "act.log_prob") + buffer_bytes(inference, "act.sample")
     edges = (
-        Edge("inference", "env_step", bytes=buffer_bytes(inference, "act.action")),
-        Edge("env_step", "inference", tokens_seq=1, bytes=buffer_bytes(inference, "env.obs")),
-        Edge("inference", "rollout_insert", bytes=drawn),
-        Edge("env_step", "rollout_insert", bytes=buffer_bytes(insert, "step.")),
+        Edge("act", "step", bytes=buffer_bytes(inference, "act.action")),
+        Edge("step", "act", tokens_seq=1, bytes=buffer_bytes(inference, "env.obs")),
+        Edge("act", "store", bytes=drawn),
+        Edge("step", "store", bytes=buffer_bytes(insert, "step.")),
         order[0],
-        Edge("gae" if judged == horizon else "update", "rollout_insert", judged, 1, kept),
+        Edge("advantages" if judged == horizon else "learn", "store", judged, 1, kept),
         replace(order[1], bytes=buffer_bytes(sent, "rollout.")),
-        Edge("update", "param_sync", 1, horizon // judged),
-        Edge("param_sync", "update", horizon // judged, 1, horizon // judged),
-        Edge("param_sync", "inference", horizon, 1, horizon, bytes=4.0 * params),
-        Edge("inference", "param_sync", 1, horizon),
-        *((Edge("update", "gae", tokens_seq=1),) if by_step else ()),
-        *(
-            Edge(task, task, tokens_seq=1)
-            for task in ("env_step", "rollout_insert", "update", "param_sync")
-        ),
+        Edge("learn", "sync", 1, horizon // judged),
+        Edge("sync", "learn", horizon // judged, 1, horizon // judged),
+        Edge("sync", "act", horizon, 1, horizon, bytes=4.0 * params),
+        Edge("act", "sync", 1, horizon),
+        *((Edge("learn", "advantages", tokens_seq=1),) if by_step else ()),
+        *(Edge(task, task, tokens_seq=1) for task in ("step", "store", "learn", "sync")),
     )
     fusions: list[Fusion] = []
     apart = by_step or normalised_sizes(system) or optional_sizes(system) or packed or modules
@@ -148,7 +145,7 @@ def build(
         acting = {n: learned[n] for n in (*spaces, *curved, "actor", "horizon")}
         program, args = env.id, dict(env.args)
         fused = kernel("rollout.ppo", acting, program=program, args=args)
-        fusions.append(Fusion("rollout", ("inference", "env_step", "rollout_insert"), fused))
+        fusions.append(Fusion("rollout", ("act", "step", "store"), fused))
         if f"iteration.{name}" in KINDS and not n:
             fused = kernel(f"iteration.{name}", learned, program=program, args=args)
             fusions.append(Fusion("iteration", tuple(t.name for t in tasks), fused))

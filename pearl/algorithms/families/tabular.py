@@ -21,10 +21,10 @@ POLICY = "q"
 
 
 def build(name: str, system: System, *, needs_next_action: bool = False) -> TaskGraph:
-    """Build the graph of one algorithm, whose update kernel is tabular.<name>: act, step, update.
+    """Build the graph of one algorithm, whose update kernel is tabular.<name>: act, step, learn.
 
     needs_next_action: the update is for the previous step and needs the action just chosen, so it
-        comes before the next step: act, update, step.
+        comes before the next step: act, learn, step.
     """
     if system.algorithm.offline is not None:
         return offline.build(name, system)
@@ -34,27 +34,27 @@ def build(name: str, system: System, *, needs_next_action: bool = False) -> Task
     env_step = kernel("env_step", sizes, program=env.id, args=dict(env.args))
     choose, learn = kernel("tabular.choose", table), kernel(f"tabular.{name}", table)
     tasks = [
-        Task("inference", choose, reads=("table",)),
-        Task("env_step", env_step, writes=("environments",)),
-        Task("update", learn, writes=("table",)),
+        Task("act", choose, reads=("table",)),
+        Task("step", env_step, writes=("environments",)),
+        Task("learn", learn, writes=("table",)),
     ]
     action, transition = buffer_bytes(choose, "act.action"), buffer_bytes(env_step, "step.")
     edges = [
-        Edge("inference", "env_step", bytes=action),
-        Edge("env_step", "inference", tokens_seq=1, bytes=buffer_bytes(choose, "env.obs")),
-        Edge("update", "inference", tokens_seq=1),
-        Edge("env_step", "env_step", tokens_seq=1),
-        Edge("update", "update", tokens_seq=1),
+        Edge("act", "step", bytes=action),
+        Edge("step", "act", tokens_seq=1, bytes=buffer_bytes(choose, "env.obs")),
+        Edge("learn", "act", tokens_seq=1),
+        Edge("step", "step", tokens_seq=1),
+        Edge("learn", "learn", tokens_seq=1),
     ]
     if needs_next_action:
         tasks = [tasks[0], tasks[2], tasks[1]]
         edges += [
-            Edge("inference", "update", bytes=action),
-            Edge("env_step", "update", tokens_seq=1, bytes=transition),
-            Edge("update", "env_step"),
+            Edge("act", "learn", bytes=action),
+            Edge("step", "learn", tokens_seq=1, bytes=transition),
+            Edge("learn", "step"),
         ]
     else:
-        edges.append(Edge("env_step", "update", bytes=transition))
+        edges.append(Edge("step", "learn", bytes=transition))
     return TaskGraph(
         name,
         tuple(tasks),

@@ -30,11 +30,9 @@ def task_graph(plan: Plan) -> Drawing | None:
     if not 1 < len(tasks) <= MOST:
         return None
     figure = _Graph(plan)
-    names = [
-        f"{words.short_name(e.src)} to {words.short_name(e.dst)}" for e in figure.edges if e.bytes
-    ]
+    names = [f"{e.src} to {e.dst}" for e in figure.edges if e.bytes]
     places = [
-        f"{listed([words.short_name(t) for t in some])} on {words.device_name(d, plan.simulated)}"
+        f"{listed(some)} on {words.device_name(d, plan.simulated)}"
         for d, some in figure.bands.items()
     ]
     carries = f" Data go from {listed(names)}." if names else ""

@@ -71,9 +71,7 @@ def kernel_points(
             x, rate = flops / moved, flops / seconds
             if not 1 / FAR < min(x, rate) <= max(x, rate) < FAR:  # from a damaged file
                 continue
-            points.append(
-                KernelPoint(words.short_name(t.task), t.device, x, rate, rate / roof.at(x))
-            )
+            points.append(KernelPoint(t.task, t.device, x, rate, rate / roof.at(x)))
     used = [r for r in roofs.values() if any(p.device == r.device for p in points)]
     return used, points
 

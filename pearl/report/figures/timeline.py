@@ -281,7 +281,7 @@ class _Timeline:
         ranked = sorted(times.values(), key=lambda t: -t.share_of_period)
         entries: list[tuple[str, str]] = [
             (f"call {words.colour(self.plan, t.device)} {self.tints[t.task]}",
-             f"{words.short_name(t.task)} {si(t.seconds, 's')}")
+             f"{t.task} {si(t.seconds, 's')}")
             for t in ranked[:10]
         ]  # fmt: skip
         if (

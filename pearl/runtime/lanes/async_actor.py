@@ -2,7 +2,7 @@
 
 Only the learner (`async_learner`) writes two counters of each actor: the steps granted so far, and
 the version of the parameters for the last granted step. Only the actor writes the counts of its
-inference and its env_step. An actor holds the transitions of one step: the learner grants the next
+act and step. An actor holds the transitions of one step: the learner grants the next
 step after it has stored them.
 """
 
@@ -89,7 +89,7 @@ class AsyncActor:
         self.times_ns: dict[str, list[int]] = {}
         self.lags: dict[str, dict[int, int]] = {}
         self.on_segment_end: Callable[[int], None] | None = None
-        self._tasks = f"inference#{copy}", f"env_step#{copy}"
+        self._tasks = f"act#{copy}", f"step#{copy}"
         self._counts = tuple(control.count_cell(t) for t in self._tasks)
         self.recorder = LaneRecorder(
             self.name, [Place(t) for t in self._tasks], _steps_kept(context, self._tasks[1])
@@ -97,8 +97,7 @@ class AsyncActor:
         self._granted = np.array([control.count_cell(granted_counter(copy))], np.int64)
         self._version = control.count_cell(version_counter(copy))
         self._acting = [
-            bind_to_slot(context, self._tasks[0], slot)
-            for slot in range(protocol.slots["param_sync"])
+            bind_to_slot(context, self._tasks[0], slot) for slot in range(protocol.slots["sync"])
         ]
         self._stepping = bind_to_slot(context, self._tasks[1])
         job, part = jobs[self._tasks[1]], protocol.graph.task(self._tasks[1]).part
@@ -193,5 +192,5 @@ def slot_of(version: int, slots: int) -> int:
 def bind_to_slot(context: RunContext, task: str, slot: int = 0) -> Call:
     """Bind the call of a task to the parameters in `slot`."""
     protocol, job = context.protocol, context.jobs[task]
-    views = channels.task_view(protocol, context.arrays, job.kernel, task, {"param_sync": slot})
+    views = channels.task_view(protocol, context.arrays, job.kernel, task, {"sync": slot})
     return context.residency.bind_call(job, views, lane=protocol.lane_of[task])

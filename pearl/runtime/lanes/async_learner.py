@@ -6,8 +6,8 @@ the step, steps, and waits. An iteration stores as many rows and takes as many g
 a fixed order, so the replay ratio is exact. Which actor's rows come first depends on timing, so a
 run is not reproducible.
 
-No stored row has parameters that are more than `policy_lag` param_syncs old. Each row has a
-deadline: the last store before the param_sync that would make the row too old. If the deadlines of
+No stored row has parameters that are more than `policy_lag` syncs old. Each row has a
+deadline: the last store before the sync that would make the row too old. If the deadlines of
 k rows lie within the next k stores, the learner stores these rows first. It grants a step only if a
 store is left for its rows.
 """
@@ -107,7 +107,7 @@ class AsyncLearner:
 
     interrupted: always False; the stop word interrupts no call.
     iteration: number of complete iterations.
-    lags: histogram of the age, in param_syncs, of the parameters behind the stored rows.
+    lags: histogram of the age, in syncs, of the parameters behind the stored rows.
     """
 
     def __init__(
@@ -127,26 +127,24 @@ class AsyncLearner:
         self.environments: Environments = {}
         self._warm, self._learning = context.span.learning_starts, set(context.learning)
         self._copies = range(len(p.split.shares))
-        self._order = tuple(t for t in program_order(graph) if t not in ("inference", "env_step"))
-        self._bound = max(
-            c.slack for c in p.plan.edges if (c.src, c.dst) == ("param_sync", "inference#0")
-        )
+        self._order = tuple(t for t in program_order(graph) if t not in ("act", "step"))
+        self._bound = max(c.slack for c in p.plan.edges if (c.src, c.dst) == ("sync", "act#0"))
         self._budgets = store_budgets(self._order, len(self._copies), self._bound)
         self._granted, self._stored, self._version = ([0 for _ in self._copies] for _ in range(3))
         self._newest, self._looked = 0, time.monotonic()
-        self._acted = [control.count_cell(f"inference#{i}") for i in self._copies]
-        self._stepped = [control.count_cell(f"env_step#{i}") for i in self._copies]
+        self._acted = [control.count_cell(f"act#{i}") for i in self._copies]
+        self._stepped = [control.count_cell(f"step#{i}") for i in self._copies]
         flushed = [control.flushed_cell(n) for n in range(control.lanes)]
         self._watched_cells = np.array([*self._acted, *self._stepped, *flushed], np.int64)
         self._lane_of = {
-            i: n for n, k in enumerate(p.lanes) for i in self._copies if f"env_step#{i}" in k.tasks
+            i: n for n, k in enumerate(p.lanes) for i in self._copies if f"step#{i}" in k.tasks
         }
         self._storing = [_bind_store(context, graph, i) for i in self._copies]
-        slots = range(p.slots["param_sync"])
-        self._copying = [bind_to_slot(context, "param_sync", slot) for slot in slots]
+        slots = range(p.slots["sync"])
+        self._copying = [bind_to_slot(context, "sync", slot) for slot in slots]
         self.recorder = LaneRecorder(self.name, [Place(t) for t in self._order], context.sampling)
         self._place = 0
-        others = [t for t in self._order if t not in ("replay_insert", "param_sync")]
+        others = [t for t in self._order if t not in ("store", "sync")]
         self._others = {task: bind_to_slot(context, task) for task in others}
 
     def begin_segment(self, at: int) -> None:
@@ -156,9 +154,9 @@ class AsyncLearner:
             LaneError: the checkpoint says that actors hold transitions of too old parameters.
         """
         q = self.protocol.graph.repetition
-        self.iteration, self._newest = at, max(at, self._warm) * q["param_sync"]
+        self.iteration, self._newest = at, max(at, self._warm) * q["sync"]
         for i in self._copies:
-            acted, done = int(self.arrays[ACTED][i]), at * q[f"env_step#{i}"]
+            acted, done = int(self.arrays[ACTED][i]), at * q[f"step#{i}"]
             if acted and not 0 <= self._newest - (acted - 1) <= self._bound:
                 raise LaneError(
                     f"{ACTED} of actor {i} is {acted}: it chose its actions with version "
@@ -171,7 +169,7 @@ class AsyncLearner:
 
     def waits_for(self) -> list[str]:
         read, copies = self.control.read, self._copies
-        return [f"env_step#{i}" for i in copies if read(self._stepped[i]) < self._granted[i]]
+        return [f"step#{i}" for i in copies if read(self._stepped[i]) < self._granted[i]]
 
     def iterate(self, *, timed: bool) -> None:
         """Run one iteration. timed: time its calls."""
@@ -181,13 +179,13 @@ class AsyncLearner:
             self._place = place
             waited_ns = self.recorder.waiting_ns[place]
             begin = time.perf_counter_ns()
-            if task == "replay_insert":
+            if task == "store":
                 for _ in self._copies:
                     self._store_rows(self._budgets[stores])
                     stores += 1
             elif self.iteration < self._warm and task in self._learning:
                 continue
-            elif task == "param_sync":
+            elif task == "sync":
                 self._publish_parameters()
             else:
                 self._others[task]()
@@ -218,7 +216,7 @@ class AsyncLearner:
     def _store_rows(self, budget: Sequence[int]) -> None:
         """Store the rows of one actor.
 
-        budget: index k − 1 → number of stores before the k-th param_sync from now on, this store
+        budget: index k − 1 → number of stores before the k-th sync from now on, this store
             included.
         """
         self._grant(budget[self._bound])
@@ -317,14 +315,14 @@ class AsyncLearner:
 
 def store_budgets(order: Sequence[str], copies: int, bound: int) -> list[list[int]]:
     """Return, for every store of an iteration, the number of stores before each of the next
-    `bound` + 1 param_syncs, that store included."""
-    events = [t for t in order for _ in range(copies if t == "replay_insert" else 1)]
-    events = [t for t in events if t in ("replay_insert", "param_sync")]
+    `bound` + 1 syncs, that store included."""
+    events = [t for t in order for _ in range(copies if t == "store" else 1)]
+    events = [t for t in events if t in ("store", "sync")]
     budgets = []
-    for first in (n for n, t in enumerate(events) if t == "replay_insert"):
+    for first in (n for n, t in enumerate(events) if t == "store"):
         budget, stores, at = list[int](), 0, first
         while len(budget) <= bound:
-            if events[at % len(events)] == "param_sync":
+            if events[at % len(events)] == "sync":
                 budget.append(stores)
             else:
                 stores += 1
@@ -334,13 +332,13 @@ def store_budgets(order: Sequence[str], copies: int, bound: int) -> list[list[in
 
 
 def _bind_store(context: RunContext, graph: TaskGraph, copy: int) -> Call:
-    """Bind replay_insert to the rows of one actor."""
-    shares, job = context.protocol.split.shares, context.jobs["replay_insert"]
-    kernel = resize_kernel(graph.task("replay_insert").kernel, shares[copy], sum(shares))
+    """Bind store to the rows of one actor."""
+    shares, job = context.protocol.split.shares, context.jobs["store"]
+    kernel = resize_kernel(graph.task("store").kernel, shares[copy], sum(shares))
     first = sum(shares[:copy])
     rows: Buffers = {
         n: a[first : first + shares[copy]] if n.startswith("step.") else a
         for n, a in context.arrays.items()
     }
-    lane = context.protocol.lane_of["replay_insert"]
+    lane = context.protocol.lane_of["store"]
     return context.residency.bind_call(job, rows, kernel=kernel, lane=lane)

@@ -332,7 +332,7 @@ class Engine:
         return tuple(self.control.read(self.control.count_cell(t)) for t in tasks)
 
     def env_step_under_way(self, number: int) -> str | None:
-        """Describe the env_step that is the next firing of a lane, if it has all its tokens, with
+        """Describe the step that is the next firing of a lane, if it has all its tokens, with
         its environment, its episode and its step; else None."""
         task = recovery.env_step_under_way(self.context.protocol, number, self.control)
         return self._describe_env_step(task) if task else None

@@ -133,7 +133,7 @@ class ExecutionSchedule:
         self.drain = max(-(-d // q[t]) for t, d in self.delay.items())
         self.slots = self._counts()
         self.lanes = tuple(LaneSchedule(k.lane, tuple(self._round(k.lane, k.order))) for k in lanes)
-        updating = [i for i, k in enumerate(self.lanes) if "update" in k.tasks]
+        updating = [i for i, k in enumerate(self.lanes) if "learn" in k.tasks]
         self.home = updating[0] if updating else 0
 
     @property
@@ -331,7 +331,7 @@ def _strictest(graph: TaskGraph) -> dict[EdgeKey, Edge]:
 
 def _groups(graph: TaskGraph) -> dict[str, int]:
     """Map each acting task to the number of groups of its environments. Each firing steps the next
-    group; the sequential program has one token a group on the edge from env_step to inference."""
+    group; the sequential program has one token a group on the edge from step to act."""
     found: dict[str, int] = {}
     for e in graph.edges:
         ends = [kind_of(graph.task(n).kernel).structure for n in (e.src, e.dst)]

@@ -88,7 +88,7 @@ def rebuild_counts(
 
     The lane has no `restart_obstacle`. Native environments restart if they were being stepped.
 
-    Returns: the transitions of the incomplete firing; None if that firing is no env_step.
+    Returns: the transitions of the incomplete firing; None if that firing steps no environment.
     """
     protocol, arrays = context.protocol, context.arrays
     _, cut_off = next_firing(protocol, number, control)
@@ -148,7 +148,7 @@ def next_firing(
 def env_step_under_way(
     protocol: ExecutionSchedule, number: int, control: ControlBlock
 ) -> str | None:
-    """Return the env_step that is the next firing of a lane, if it has all its tokens; else
+    """Return the step that is the next firing of a lane, if it has all its tokens; else
     None."""
     at, firing = next_firing(protocol, number, control)
     kinds = [kind_of(protocol.graph.task(t).kernel).structure for t in firing.tasks]
@@ -165,7 +165,7 @@ def steps_external_envs(context: RunContext, number: int) -> bool:
 
 
 def with_episode_restart(context: RunContext, f: Firing, calls: Sequence[Call]) -> Sequence[Call]:
-    """Let the first call of a native env_step mark its transitions as the start of new episodes, so
+    """Let the first call of a native step mark its transitions as the start of new episodes, so
     that no n-step return reaches across. Calls of other tasks are returned unchanged."""
     job, first = context.jobs[f.tasks[0]], [True]
     if kind_of(job.kernel).structure != "environment" or job.variant != "native":

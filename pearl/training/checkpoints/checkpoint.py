@@ -22,6 +22,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.files import atomically
 from pearl.formats import check_format, latest, pearl_version
+from pearl.task_names import present_name, with_present_names
 from pearl_devices.validation import quote
 
 Array = npt.NDArray[Any]
@@ -231,4 +232,23 @@ def load(path: str | Path) -> CheckpointFile:
     ]
     if wrong:
         raise SpecError(*wrong)
-    return CheckpointFile(path, about, places)
+    places = {_present(name): place for name, place in places.items()}
+    return CheckpointFile(path, _with_present_tasks(about), places)
+
+
+def _with_present_tasks(about: dict[str, Any]) -> dict[str, Any]:
+    """Return a description with the present names of tasks."""
+    now = dict(about)
+    now["environments"] = {present_name(task): e for task, e in about["environments"].items()}
+    if "limits" in about["spec"]:
+        limits = with_present_names(about["spec"]["limits"])
+        now["spec"] = {**about["spec"], "limits": limits}
+    if isinstance(under_way := about["progress"].get("under_way"), dict):
+        now["progress"] = {**about["progress"], "under_way": with_present_names(under_way)}
+    return now
+
+
+def _present(array: str) -> str:
+    """Return the present name of an array: versions are named by their task."""
+    owner, _, task = array.partition("version.")
+    return array if owner or not task else f"version.{present_name(task)}"
