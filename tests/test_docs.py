@@ -214,7 +214,6 @@ def test_blocks_without_a_language_are_commands_or_what_they_print(page):
 SHOWN = {
     ("docs/tutorials/first_run.md", "dqn_cartpole:"): "the report that `pearl train` printed",
     ("docs/design.md", "pyproject.toml"): "folders; tests/test_layering.py holds the order",
-    ("docs/fpga.md", "batch"): "a drawing of the engines",
     ("docs/own_algorithm.md", "network:"): "a key of a spec, shown alone",
 }
 """(page, first word) of a block that is no command → what the block is."""
