@@ -300,3 +300,8 @@ def test_the_pages_made_of_the_code_name_every_option_and_key():
     page = generated.json_objects()
     for path in ("lanes[].order[].offset", "settings[].iqm", "drift.tasks[].off"):
         assert f"| `{path}` |" in page
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs/reference.md").read_text()
+    assert set(re.findall(r"^::: pearl\.(\w+)$", page, re.MULTILINE)) == {*pearl.__all__, "compile"}
