@@ -39,6 +39,8 @@ def commands() -> str:
     ]
     for name in sorted(group.commands):  # type: ignore[attr-defined]
         command = group.commands[name]  # type: ignore[attr-defined]
+        if command.hidden:
+            continue
         context = Context(command, info_name=f"pearl {name}")
         parts += [f"## pearl {name}", (command.help or "").strip()]
         usage = " ".join(command.collect_usage_pieces(context))
