@@ -69,7 +69,7 @@ class Advice(HasPage):
         self._save(path, "advice", txt=lambda: f"{self}\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it."""
+        """Return a plain object as `pearl/schemas/advise.json` describes it."""
         value: dict[str, Any] = plain(
             {
                 "schema": 1,

@@ -195,8 +195,10 @@ BOUND_SOURCES = {
 
 @dataclass(frozen=True)
 class Plan(HasPage):
-    """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
-    every field. Times in seconds, energies in joules, power in watts.
+    """A solved placement with value, bound, status, method and seed.
+
+    `pearl/schemas/plan.json` lists every field. Times in seconds, energies in joules, power in
+    watts.
 
     Attributes:
         bound_from: source of the bound, one of `BOUND_SOURCES`; empty if nothing is proven.
@@ -266,7 +268,7 @@ class Plan(HasPage):
         raise KeyError(f"plan has no task {name!r}; it has {[t.task for t in self.tasks]}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it; no NaN or infinity."""
+        """Return a plain object as `pearl/schemas/plan.json` describes it; no NaN or infinity."""
         bare = replace(self, problem=None, timetable=None, certificate=None)
         result: dict[str, Any] = plain(asdict(bare))
         del result["problem"], result["timetable"]

@@ -137,7 +137,7 @@ class StoppedBy:
 
 @dataclass(frozen=True)
 class Run(HasPage):
-    """The outcome of one training run; keys as in `docs/contract.md`, SI units.
+    """The outcome of one training run; `pearl/schemas/run.json` lists the keys, SI units.
 
     Attributes:
         wall_s: seconds of the whole run.
@@ -228,7 +228,7 @@ class Run(HasPage):
         return hash((self.status, self.env_steps, self.wall_s, self.out))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it, without NaN, infinity and
+        """Return a plain object as `pearl/schemas/run.json` describes it, without NaN, infinity and
         `out`."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
         values["tasks"] = [vars(t) for t in self.tasks]

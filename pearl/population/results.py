@@ -36,7 +36,7 @@ MOST = 16
 
 @dataclass(frozen=True)
 class Sweep(HasPage):
-    """The results of a population. `docs/contract.md` lists the keys of the JSON.
+    """The results of a population. `pearl/schemas/sweep.json` lists the keys of the JSON.
 
     Attributes:
         schema: version of the JSON.
