@@ -21,7 +21,7 @@ class Limits:
     Attributes:
         power_w: largest average power.
         period_s: longest time of one iteration.
-        min_throughput_per_s: least env steps per second (iterations for a graph without env_step).
+        min_throughput_per_s: least env steps per second (iterations for a graph that steps no environment).
         policy_lag: most param syncs by which actors lag.
         prefetch: most batches drawn ahead of the gradient step.
         insertion_lag: most vector steps that wait for insertion.
@@ -35,7 +35,7 @@ class Limits:
         env_groups: groups of environments, one per firing; part of the graph, not a bound.
         learners: learners with averaged gradients; part of the graph, not a bound.
         averaging: sweeps between two averages of tables (`algorithm.offline`), the tokens on the
-            edge from average to update; part of the graph, not a bound.
+            edge from average to learn; part of the graph, not a bound.
         reduction: how their gradients are averaged, star or shards; part of the graph. None: the
             one with the smaller predicted time.
         any_order: copies of the actors store rows in the order in which they are ready

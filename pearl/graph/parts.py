@@ -45,7 +45,7 @@ class Task:
         reads: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
             state run on one device, except a copying task for the states that it writes.
         writes: names of mutable states that it writes.
-        copies: the task copies one state to another (param_sync) and stays with the state it reads.
+        copies: the task copies one state to another (sync) and stays with the state it reads.
         group: tasks of one group run on one device.
         environments: environments of one firing, which replicas may share out; 0: never split.
         part: identity of a copy made by `pearl.planning.replicas`; None for a whole task.

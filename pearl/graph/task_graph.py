@@ -30,7 +30,7 @@ class TaskGraph:
         edges: in the order of the algorithm's loop.
         states: mutable state → bytes.
         fusions: sets of tasks that may run as one call.
-        env_steps: environment steps of one iteration; 0 without an env_step.
+        env_steps: environment steps of one iteration; 0 if it steps no environment.
         updates: gradient steps of one iteration.
         batch: samples of one gradient step.
         evaluation: the task outside the loop that evaluates the policy; none of `tasks` waits for

@@ -158,7 +158,7 @@ class Run(HasPage):
         lost_transitions: env steps that restarts wasted.
         simulated: times come from a model's clock, not from this machine's.
         lags: for a plan with several lanes, observed lags in the timed iterations (policy_lag:
-            param_syncs, at inference; priority_staleness: draws whose priorities were not yet
+            syncs, at act; priority_staleness: draws whose priorities were not yet
             written, at a draw) → lag → how often.
         traffic: for the lanes of each other host, the traffic: {host, tasks, carrier, messages_to,
             payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with

@@ -127,7 +127,7 @@ class LimitsSection:
     replicas: dict[str, Copies] = Field(
         default_factory=dict,
         description="Acting task → maximum number of replicas, each with a share of the "
-        "environments, e.g. {env_step: 4}.",
+        "environments, e.g. {step: 4}.",
     )
     distribution: (
         Literal[

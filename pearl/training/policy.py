@@ -48,7 +48,7 @@ class Policy:
     """The trained policy without exploration.
 
     system: the loaded spec.
-    kernel: of the task `inference`, with the kernels between network and environments
+    kernel: of the task `act`, with the kernels between network and environments
         (`pearl.algorithms.evaluation.acting_of`).
     parameters: of the kernel's network, a flat float32 vector; or its table, as in
         `pearl_devices.kernels.arrays`.
