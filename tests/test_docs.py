@@ -148,7 +148,6 @@ CODE = {
     "docs/own_algorithm.md": "tests/devices/test_own_algorithm.py",
     "docs/own_device.md": "tests/devices/test_device_kinds.py",
     "docs/own_kernel.md": "tests/algorithms/test_own_kernel.py",
-    "docs/contract.md": "signatures, which tests/test_public.py holds",
     "docs/steering.md": "a callback; tests/training/test_steering.py has others like it",
     "docs/solver.md": "tests/test_docs.py",
     "docs/sweep.md": "a sweep of many runs; tests/population runs smaller ones",
@@ -215,7 +214,6 @@ def test_blocks_without_a_language_are_commands_or_what_they_print(page):
 SHOWN = {
     ("docs/tutorials/first_run.md", "dqn_cartpole:"): "the report that `pearl train` printed",
     ("docs/design.md", "pyproject.toml"): "folders; tests/test_layering.py holds the order",
-    ("docs/fpga.md", "batch"): "a drawing of the engines",
     ("docs/own_algorithm.md", "network:"): "a key of a spec, shown alone",
 }
 """(page, first word) of a block that is no command → what the block is."""
@@ -282,3 +280,28 @@ def test_the_drawing_of_the_model_moves_without_a_script_and_has_a_text_alternat
     assert set(re.findall(r"https?://[^\"]+", text)) == {"http://www.w3.org/2000/svg"}
     assert all(f"({what})" in text for what in
                ("prefers-color-scheme: dark", "prefers-reduced-motion: reduce"))  # fmt: skip
+
+
+def test_the_pages_made_of_the_code_name_every_option_and_key():
+    import typer.main
+
+    from pearl.cli import app
+
+    generated = import_module("docs.generated")
+    page = generated.commands()
+    for name, command in typer.main.get_command(app).commands.items():
+        assert command.hidden or f"## pearl {name}\n" in page
+        options = [o for p in command.params for o in p.opts if o.startswith("--") and not p.hidden]
+        assert [o for o in options if o not in page] == [], name
+    schema = json.loads(generated.SPECS.read_text())
+    page = generated.specs()
+    for part in (schema, *schema["$defs"].values()):
+        assert all(f"| `{key}` |" in page for key in part.get("properties", ()))
+    page = generated.json_objects()
+    for path in ("lanes[].order[].offset", "settings[].iqm", "drift.tasks[].off"):
+        assert f"| `{path}` |" in page
+
+
+def test_the_reference_has_every_public_name():
+    page = (ROOT / "docs/reference.md").read_text()
+    assert set(re.findall(r"^::: pearl\.(\w+)$", page, re.MULTILINE)) == {*pearl.__all__, "compile"}

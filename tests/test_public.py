@@ -1,10 +1,14 @@
 """The public surface, pinned: a change here is a change of what others rely on."""
 
+import doctest
 import inspect
 import subprocess
 import sys
 
+import pytest
+
 import pearl
+import pearl_devices
 
 NAMES = (
     "CostTable Calibration Device Edge Estimate InfeasibleError Kernel Limits Link Mode Plan "
@@ -23,6 +27,24 @@ def test_import_star_keeps_the_builtin_compile():
     exec("from pearl import *", scope)
     assert "compile" not in scope
     assert callable(pearl.compile)
+
+
+PUBLIC = [(name, getattr(pearl, name)) for name in (*pearl.__all__, "compile")]
+FUNCTIONS = [(name, value) for name, value in PUBLIC if inspect.isfunction(value)]
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS, ids=[name for name, _ in FUNCTIONS])
+def test_a_public_function_documents_each_argument_and_its_example_is_true(
+    name: str, function, tmp_path, monkeypatch
+):
+    text = inspect.getdoc(function)
+    for argument in inspect.signature(function).parameters:
+        assert f"\n    {argument}: " in text, argument
+    monkeypatch.chdir(tmp_path)
+    scope = {"pearl": pearl, "pearl_devices": pearl_devices}
+    example = doctest.DocTestParser().get_doctest(text, scope, name, None, None)
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_signatures_are_those_of_the_contract():

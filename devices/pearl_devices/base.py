@@ -108,28 +108,31 @@ def _check(owner: str, name: str, value: object, *, positive: bool) -> None:
 class Device:
     """A device that runs kernels.
 
-    kind: its backend, a key of `pearl_devices.BACKENDS`; `null` runs nothing, for given costs.
-    width: units that lanes share.
-    width_unit: the unit of its kind: cores, sm, pe, ….
-    max_lanes: serial executors that may run in parallel on it.
-    memory_bytes: size of its main memory.
-    peak_flops_per_s: float32, at full width.
-    memory_bytes_per_s: bandwidth of its main memory.
-    overhead_s: cost of starting one kernel (call, launch or doorbell).
-    idle_power_w, active_power_w: power of the whole device when idle and when fully busy.
-    context_power_w: power while a program holds the idle device (a CUDA context), if more.
-    when_unused: `idle` if it draws idle power even if a plan leaves it out, else `off`.
-    unified_memory: it works in the memory of the host device, so nothing is copied.
-    simulated: no such hardware is driven; figures come from a model.
-    real: it is part of this machine, so kernels can be bound to it.
-    model: its product name.
-    design: for a simulated device, one of its kind's `DESIGNS`; "" means the first.
-    figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
-    sources: field or figure → the origin of the number; "assumed" if no source was found.
-    host: the computer that holds it, on a platform of several hosts (`pearl_devices.hosts`), or "".
-    unit_memory_bytes: memory of one unit, if units have separate memories, such as the GPUs of a
-        pool. Each unit of a lane holds the arrays of all modes on that lane.
-    draws_by_work: whether the power of a kind by module path follows its work; None for others.
+    Attributes:
+        kind: its backend, a key of `pearl_devices.BACKENDS`; `null` runs nothing, for given costs.
+        width: units that lanes share.
+        width_unit: the unit of its kind: cores, sm, pe, ….
+        max_lanes: serial executors that may run in parallel on it.
+        memory_bytes: size of its main memory.
+        peak_flops_per_s: float32, at full width.
+        memory_bytes_per_s: bandwidth of its main memory.
+        overhead_s: cost of starting one kernel (call, launch or doorbell).
+        idle_power_w: power of the whole device when idle.
+        active_power_w: power of the whole device when fully busy.
+        context_power_w: power while a program holds the idle device (a CUDA context), if more.
+        when_unused: `idle` if it draws idle power even if a plan leaves it out, else `off`.
+        unified_memory: it works in the memory of the host device, so nothing is copied.
+        simulated: no such hardware is driven; figures come from a model.
+        real: it is part of this machine, so kernels can be bound to it.
+        model: its product name.
+        design: for a simulated device, one of its kind's `DESIGNS`; "" means the first.
+        figures: further numbers of its kind (dsp, ram_block_bits, clock_hz, l2_bytes, …), SI units.
+        sources: field or figure → the origin of the number; "assumed" if no source was found.
+        host: the computer that holds it, on a platform of several hosts (`pearl_devices.hosts`), or
+            "".
+        unit_memory_bytes: memory of one unit, if units have separate memories, such as the GPUs of
+            a pool. Each unit of a lane holds the arrays of all modes on that lane.
+        draws_by_work: whether the power of a kind by module path follows its work; None for others.
 
     Raises:
         ValueError: a number is out of range; the text names device and field.
@@ -218,11 +221,13 @@ class Link:
 
     In a cycle a message costs latency_s + bytes / bytes_per_s. It occupies its payer for
     per_message_s + bytes / bytes_per_s.
-    paid_by: the payer. `link`: the link moves data itself (DMA). `lane`: a lane of the device at
-        the end that is not the host; the sender's if neither end is. `nobody`: messages never wait
-        for each other, as in a switched network with room to spare (the assumption of list
-        schedulers).
-    band: factors on the seconds that enclose nine in ten messages; (1, 1) means exact.
+
+    Attributes:
+        paid_by: the payer. `link`: the link moves data itself (DMA). `lane`: a lane of the device
+            at the end that is not the host; the sender's if neither end is. `nobody`: messages
+            never wait for each other, as in a switched network with room to spare (the assumption
+            of list schedulers).
+        band: factors on the seconds that enclose nine in ten messages; (1, 1) means exact.
     """
 
     a: str
@@ -281,8 +286,11 @@ class Link:
 class Platform:
     """Devices and the links between them.
 
-    host: the host device. It is always on; devices without a direct link communicate through it.
-    notes: what the machine told and no device shows, one sentence each; no part of a comparison.
+    Attributes:
+        host: the host device. It is always on; devices without a direct link communicate through
+            it.
+        notes: what the machine told and no device shows, one sentence each; no part of a
+            comparison.
     """
 
     name: str

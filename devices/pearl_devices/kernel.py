@@ -37,18 +37,20 @@ class Module:
 class Kernel:
     """One kind of work with its size. `pearl_devices.kernels.kernel` builds it with its counts.
 
-    kind: for example `update.dqn`; the records in `pearl_devices.kernels` describe each kind.
-    dims: named sizes. A size is an integer or, for a network, the tuple of its widths under the
-        network's name.
-    flops: floating point operations of one firing (a multiply-add counts as two).
-    bytes_in, bytes_out: bytes that one firing must read and write at least once.
-    resident_bytes: scratch memory that stays allocated between firings, without state.
-    program: `module:callable` or an environment id, resolved by the backend at `bind`;
-        None for kinds without user-defined programs.
-    args: keyword arguments of `program`.
-    modules: networks that are user-defined modules, by name; in dims they have two widths.
-    interface: for a kernel that acts in evaluation, the user-defined kernels between environments
-        and network, in firing order (`pearl_devices.kernels.interface`).
+    Attributes:
+        kind: for example `update.dqn`; the records in `pearl_devices.kernels` describe each kind.
+        dims: named sizes. A size is an integer or, for a network, the tuple of its widths under the
+            network's name.
+        flops: floating point operations of one firing (a multiply-add counts as two).
+        bytes_in: bytes that one firing must read at least once.
+        bytes_out: bytes that one firing must write at least once.
+        resident_bytes: scratch memory that stays allocated between firings, without state.
+        program: `module:callable` or an environment id, resolved by the backend at `bind`; None for
+            kinds without user-defined programs.
+        args: keyword arguments of `program`.
+        modules: networks that are user-defined modules, by name; in dims they have two widths.
+        interface: for a kernel that acts in evaluation, the user-defined kernels between
+            environments and network, in firing order (`pearl_devices.kernels.interface`).
     """
 
     kind: str

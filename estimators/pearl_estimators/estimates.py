@@ -20,16 +20,18 @@ AS_LATENCY = float("nan")
 class Estimate:
     """Cost of one firing of a kernel.
 
-    latency_s: start to result.
-    occupancy_s: time that the lane is occupied (initiation interval), at most latency_s; default
-        latency_s.
-    low_s, high_s: 90 % band of latency_s; default exact.
-    energy_j: dynamic energy (above idle).
-    rung: origin of the number, best first measured, calibrated, closed_form, probed, datasheet;
-        `given` means that the user gave it.
-    bound_by: the limiting part.
-    source: formula, file or datasheet.
-    parts: name → seconds of latency_s, if the estimate is a sum of named parts; else empty.
+    Attributes:
+        latency_s: start to result.
+        occupancy_s: time that the lane is occupied (initiation interval), at most latency_s;
+            default latency_s.
+        low_s: low end of the 90 % band of latency_s; default exact.
+        high_s: high end of that band.
+        energy_j: dynamic energy (above idle).
+        rung: origin of the number, best first measured, calibrated, closed_form, probed, datasheet;
+            `given` means that the user gave it.
+        bound_by: the limiting part.
+        source: formula, file or datasheet.
+        parts: name → seconds of latency_s, if the estimate is a sum of named parts; else empty.
 
     Raises:
         ValueError: a number is out of range or a word is unknown; the text names the field.

@@ -30,9 +30,22 @@ def estimate(
     calibrate-gpu`), closed form on an FPGA, the given times of a null device, else the datasheet
     roofline.
 
-    variant: None for the first that the backend offers. energy_j is modelled from the device's
-    power, unless the kind's estimate gives it. host: the CPU that starts the kernels of another
-    device; its speed determines how fast a GPU's operators start.
+    Args:
+        kernel: the work of one firing.
+        device: the device, which need not be present.
+        variant: None for the first that the backend offers.
+        width: units of the device, from 1 to `device.width`.
+        host: the CPU that starts the kernels of another device; its speed determines how fast a
+            GPU's operators start.
+
+    Returns:
+        The estimate. energy_j is modelled from the device's power, unless the kind gives it.
+
+    Examples:
+        >>> system = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
+        >>> step = pearl_devices.kernel("env_step", program="CartPole-v1", envs=8, obs=4, act=0)
+        >>> pearl.estimate(step, system.platform.device("cpu")).rung
+        'datasheet'
 
     Raises:
         ValueError: the device does not offer the kernel or the variant, the width is outside

@@ -1,1 +1,1 @@
-"""A scheduler that PEARL trains: see `docs/learned_scheduling.md`."""
+"""A scheduler that PEARL trains: see `docs/gallery.md`."""

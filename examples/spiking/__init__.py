@@ -1,1 +1,1 @@
-"""A spiking policy, and a machine of many tiles for it: see `docs/spiking.md`."""
+"""A spiking policy, and a machine of many tiles for it: see `docs/gallery.md`."""

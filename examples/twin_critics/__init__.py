@@ -1,1 +1,1 @@
-"""TD3 and SAC with each critic as a task of its own: see `docs/linear_clustering.md`."""
+"""TD3 and SAC with each critic as a task of its own: see `docs/gallery.md`."""

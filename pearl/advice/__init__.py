@@ -69,7 +69,7 @@ class Advice(HasPage):
         self._save(path, "advice", txt=lambda: f"{self}\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it."""
+        """Return a plain object as `pearl/schemas/advise.json` describes it."""
         value: dict[str, Any] = plain(
             {
                 "schema": 1,
@@ -102,13 +102,22 @@ def advise(
     """Find what bounds a spec and what would help: limits, devices, replay, sizes, power,
     measurements.
 
-    add: devices of the catalogue whose purchase is evaluated; default a GPU if the platform has
-        only its host.
-    time_limit_s: for all questions after the plan itself. seed: of the samples.
-    about: only these questions, of bound, limits, devices, buy, replay, environments, power, sure,
-        sizes, actors, learners, capacities; default all.
-    listener: called before and after each question. words: the spec as commands name it; default
-        its path or name.
+    Args:
+        spec: a loaded system, a mapping, or the path or name of a spec.
+        add: devices of the catalogue whose purchase is evaluated; default a GPU if the platform has
+            only its host.
+        time_limit_s: for all questions after the plan itself.
+        seed: of the samples.
+        about: only these questions, of bound, limits, devices, buy, replay, environments, power,
+            sure, sizes, actors, learners, capacities; default all.
+        listener: called before and after each question.
+        words: the spec as commands name it; default its path or name.
+
+    Examples:
+        >>> system = pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"})
+        >>> advice = pearl.advise(system, about=["devices"])
+        >>> [verdict.question for verdict in advice.verdicts]
+        ['Should gpu be used?']
 
     Raises:
         SpecError: the spec, a device or a number is wrong.

@@ -51,7 +51,7 @@ class Finding:
         return replace(self, question=question, answer=answer)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it."""
+        """Return a plain object as `pearl/schemas/advise.json` describes it."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "decides"}
 
 

@@ -131,11 +131,23 @@ def explain(
     The problem is solved again by the plan's own method. For a robust plan, other plans and changes
     are compared under the samples by which it was chosen.
 
-    graph, costs, limits, system: the problem of the plan; default the problem for which the plan
-        was made here. A plan from a file has no problem.
-    system: the spec of the problem, for the batch sizes at which the update would move.
-    within: how close a runner-up must come, as a fraction of the plan's value, 0 to 1.
-    time_limit_s: seconds for the whole explanation.
+    Args:
+        plan: the plan to explain.
+        graph: the problem of the plan; default the problem for which the plan was made here. A plan
+            from a file has no problem.
+        costs: of that problem.
+        limits: of that problem.
+        system: the spec of the problem, for the batch sizes at which the update would move.
+        within: how close a runner-up must come, as a fraction of the plan's value, 0 to 1.
+        time_limit_s: seconds for the whole explanation.
+
+    Examples:
+        >>> graph = pearl.TaskGraph("two tasks", [pearl.Task("x"), pearl.Task("y")], [])
+        >>> platform = pearl.Platform("one", [pearl.Device("a")])
+        >>> costs = pearl.CostTable.from_seconds(platform, {"x": {"a": 1.0}, "y": {"a": 2.0}})
+        >>> explanation = pearl.explain(pearl.solve(graph, costs))
+        >>> explanation.bound.kind, explanation.bound.name, explanation.bound.period_s
+        ('lane', 'a.0', 3.0)
 
     Raises:
         SpecError: the problem is missing or is not the plan's, or a number is out of range.

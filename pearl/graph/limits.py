@@ -18,24 +18,31 @@ SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 class Limits:
     """Bounds on a plan. By default nothing is bounded except slack, which is 0.
 
-    power_w: largest average power. period_s: longest time of one iteration.
-    min_throughput_per_s: least env steps per second (iterations for a graph
-        that steps no environment).
-    policy_lag, prefetch, insertion_lag, priority_staleness: most slack of those edges, in firings.
-    memory_bytes: device → most bytes. devices: task → devices it may use. variants: task → variants
-        it may use. pin: task → device. together: pairs of tasks on one device.
-    apart: pairs of tasks that never share a lane, on one device or on two.
-    env_groups: groups of environments, one per firing; part of the graph, not a bound.
-    learners: learners with averaged gradients; part of the graph, not a bound.
-    averaging: sweeps between two averages of tables (`algorithm.offline`), the tokens on the edge
-        from average to learn; part of the graph, not a bound.
-    reduction: how their gradients are averaged, star or shards; part of the graph. None: the one
-        with the smaller predicted time.
-    any_order: copies of the actors store rows in the order in which they are ready
-        (`pearl.planner.async_plan`).
-    max_lanes: most lanes of the whole plan (None: as many as the devices have), and most cores of
-        one call; with 1, the plan runs in one thread.
-    replicas: task → most copies that share its environments (default 1).
+    Attributes:
+        power_w: largest average power.
+        period_s: longest time of one iteration.
+        min_throughput_per_s: least env steps per second (iterations for a graph that steps no environment).
+        policy_lag: most param syncs by which actors lag.
+        prefetch: most batches drawn ahead of the gradient step.
+        insertion_lag: most vector steps that wait for insertion.
+        priority_staleness: most gradient steps whose priorities a draw has not seen.
+        memory_bytes: device → most bytes.
+        devices: task → devices it may use.
+        variants: task → variants it may use.
+        pin: task → device.
+        together: pairs of tasks on one device.
+        apart: pairs of tasks that never share a lane, on one device or on two.
+        env_groups: groups of environments, one per firing; part of the graph, not a bound.
+        learners: learners with averaged gradients; part of the graph, not a bound.
+        averaging: sweeps between two averages of tables (`algorithm.offline`), the tokens on the
+            edge from average to learn; part of the graph, not a bound.
+        reduction: how their gradients are averaged, star or shards; part of the graph. None: the
+            one with the smaller predicted time.
+        any_order: copies of the actors store rows in the order in which they are ready
+            (`pearl.planner.async_plan`).
+        max_lanes: most lanes of the whole plan (None: as many as the devices have), and most cores
+            of one call; with 1, the plan runs in one thread.
+        replicas: task → most copies that share its environments (default 1).
     """
 
     power_w: float | None = None

@@ -38,15 +38,17 @@ class Replica:
 class Task:
     """A kernel that fires repeatedly.
 
-    name: not empty, without the characters of `RESERVED`.
-    kernel: the computation of one firing; default an unknown kernel with the task's name, for modes
-        with given times.
-    reads, writes: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
-        state run on one device, except a copying task for the states that it writes.
-    copies: the task copies one state to another (sync) and stays with the state it reads.
-    group: tasks of one group run on one device.
-    environments: environments of one firing, which replicas may share out; 0: never split.
-    part: identity of a copy made by `pearl.planning.replicas`; None for a whole task.
+    Attributes:
+        name: not empty, without the characters of `RESERVED`.
+        kernel: the computation of one firing; default an unknown kernel with the task's name, for
+            modes with given times.
+        reads: names of mutable states (`TaskGraph.states` gives their bytes). All tasks of one
+            state run on one device, except a copying task for the states that it writes.
+        writes: names of mutable states that it writes.
+        copies: the task copies one state to another (sync) and stays with the state it reads.
+        group: tasks of one group run on one device.
+        environments: environments of one firing, which replicas may share out; 0: never split.
+        part: identity of a copy made by `pearl.planning.replicas`; None for a whole task.
 
     Raises:
         SpecError: a field has another type, or the name is empty or reserved.
@@ -103,14 +105,18 @@ class Task:
 class Edge:
     """A channel of tokens from task `src` to task `dst`.
 
-    src, dst: names of the tasks.
-    production, consumption: tokens per firing of src and of dst.
-    tokens_seq: initial tokens of the sequential program.
-    slack: relaxation on top, in firings of the rarer side.
-    bytes: bytes per firing of src; 0 for an edge that only orders.
-    limit: the key of `Limits` that bounds the slack; None: no slack.
-    reach: which tokens of an iteration a firing of dst reads, t being its last: 0 for point t, n
-        for window t..t+n, None for suffix t..T. The last token of the iteration ends a window.
+    Attributes:
+        src: name of the task that produces.
+        dst: name of the task that consumes.
+        production: tokens per firing of src.
+        consumption: tokens per firing of dst.
+        tokens_seq: initial tokens of the sequential program.
+        slack: relaxation on top, in firings of the rarer side.
+        bytes: bytes per firing of src; 0 for an edge that only orders.
+        limit: the key of `Limits` that bounds the slack; None: no slack.
+        reach: which tokens of an iteration a firing of dst reads, t being its last: 0 for point t,
+            n for window t..t+n, None for suffix t..T. The last token of the iteration ends a
+            window.
 
     Raises:
         SpecError: a field has another type, or a number is out of range.
@@ -170,7 +176,8 @@ class Edge:
     def tokens_needed(self, firing: int, per_iteration: int) -> int:
         """Tokens, initial ones included, that firing `firing` (from 0) of dst waits for.
 
-        per_iteration: firings of dst in one iteration.
+        Args:
+            per_iteration: firings of dst in one iteration.
         """
         end = (firing + 1) * self.consumption
         if self.reach == 0:
@@ -194,11 +201,13 @@ class Edge:
 class Fusion:
     """A set of tasks that may run as one call per iteration, on one lane (a fused mode).
 
-    name: for messages.
-    tasks: the names of its tasks.
-    kernel: the computation of one call; default an unknown kernel with the fusion's name, for modes
-        with given times.
-    shares: task → its share of a call's time in plans, 1 in total. None: by the tasks' own costs.
+    Attributes:
+        name: for messages.
+        tasks: the names of its tasks.
+        kernel: the computation of one call; default an unknown kernel with the fusion's name, for
+            modes with given times.
+        shares: task → its share of a call's time in plans, 1 in total. None: by the tasks' own
+            costs.
 
     Raises:
         SpecError: a field has another type, or the shares are not those of its tasks.

@@ -24,14 +24,17 @@ __all__ = ["Edge", "Fusion", "Replica", "Task", "TaskGraph"]
 class TaskGraph:
     """A timed dataflow graph of one training loop.
 
-    name: for messages.
-    tasks, edges: in the order of the algorithm's loop.
-    states: mutable state → bytes.
-    fusions: sets of tasks that may run as one call.
-    env_steps: environment steps of one iteration; 0 if it steps no environment.
-    updates: gradient steps of one iteration.
-    batch: samples of one gradient step.
-    evaluation: the task outside the loop that evaluates the policy; none of `tasks` waits for it.
+    Attributes:
+        name: for messages.
+        tasks: in the order of the algorithm's loop.
+        edges: in the order of the algorithm's loop.
+        states: mutable state → bytes.
+        fusions: sets of tasks that may run as one call.
+        env_steps: environment steps of one iteration; 0 if it steps no environment.
+        updates: gradient steps of one iteration.
+        batch: samples of one gradient step.
+        evaluation: the task outside the loop that evaluates the policy; none of `tasks` waits for
+            it.
 
     Raises:
         SpecError: unknown names; rates that disagree or a deadlock (the text names a cycle).

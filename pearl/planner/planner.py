@@ -114,6 +114,17 @@ def plan(
 
     The devices of the platform need not be present on this machine.
 
+    Args:
+        system: a loaded system, or the path or name of a spec.
+        method: one of `pearl list methods`; None for the default of the objective.
+        time_limit_s: seconds of the search.
+        seed: seed of the search.
+
+    Examples:
+        >>> plan = pearl.plan(pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"}))
+        >>> plan.status, {task.device for task in plan.tasks}
+        ('optimal', {'cpu'})
+
     Raises:
         SpecError: the spec, the method or the time limit is invalid.
         InfeasibleError: no plan meets the limits, or the method found none.
@@ -361,8 +372,17 @@ def pareto(
     """Return the plans between least power and most throughput: see
     `energy_front.front_of_problem`.
 
-    of: a system or its spec, which has its own costs and limits; or a graph, with its costs.
-    gap: largest relative distance of neighbours in throughput and power. time_limit_s: seconds.
+    Args:
+        of: a system or its spec, which has its own costs and limits; or a graph, with its costs.
+        costs: of a graph.
+        limits: of a graph.
+        gap: largest relative distance of neighbours in throughput and power.
+        time_limit_s: seconds of the search.
+
+    Examples:
+        >>> front = pearl.pareto(pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"}))
+        >>> front[0].power_w < front[-1].power_w, front[0].value < front[-1].value
+        (True, True)
 
     Raises:
         SpecError: an argument or the spec is wrong, or a system is given costs or limits.

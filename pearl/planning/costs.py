@@ -26,14 +26,15 @@ from pearl_estimators import Estimate
 class Mode:
     """One way of running a task; with several `tasks` a fused mode.
 
-    tasks: name of the task, or of all tasks whose firings of an iteration run as one call.
-    device: name of the device.
-    variant: implementation of the kernel.
-    width: units of the device.
-    estimate: time and energy of a firing, or of the fused call.
-    share: environments of the replica that this mode is for; None: a whole task.
-    unit_bytes: memory that the tasks keep on each unit of their lane while the plan runs. A lane
-        holds the memory of all its modes, up to `Device.unit_memory_bytes`.
+    Attributes:
+        tasks: name of the task, or of all tasks whose firings of an iteration run as one call.
+        device: name of the device.
+        variant: implementation of the kernel.
+        width: units of the device.
+        estimate: time and energy of a firing, or of the fused call.
+        share: environments of the replica that this mode is for; None: a whole task.
+        unit_bytes: memory that the tasks keep on each unit of their lane while the plan runs. A
+            lane holds the memory of all its modes, up to `Device.unit_memory_bytes`.
 
     Raises:
         SpecError: a field has another type.
@@ -82,7 +83,9 @@ class Mode:
     ) -> Mode:
         """Return the mode of a task, or of the tasks of a fusion, with known seconds on a device.
 
-        seconds: of one firing, or of the fused call. energy_j: above idle, per firing or call.
+        Args:
+            seconds: of one firing, or of the fused call.
+            energy_j: above idle, per firing or call.
 
         Raises:
             SpecError: an argument has another type or is out of range.
@@ -124,15 +127,17 @@ Choice = tuple[str, tuple[str, str, int]]
 class CostTable:
     """The modes of every task on one platform.
 
-    platform: the devices that the modes run on.
-    modes: all ways of running tasks, alone or fused.
-    pair_extra_s: seconds added to every firing of the first (task, mode) if the second is also
-        chosen. May be negative as long as the task's time is not; applies to latency and occupancy.
-    apart_extra_s: (task, other task) → seconds added to every firing of the task if the other runs
-        on another lane: the cost of crossing from one group of units to another.
-    shared_extra_s: the same, if both tasks run on one lane: the cost of switching a group of units
-        between two tasks. For a fused call, both terms count once per firing of its member; between
-        members of one call, no term counts.
+    Attributes:
+        platform: the devices that the modes run on.
+        modes: all ways of running tasks, alone or fused.
+        pair_extra_s: seconds added to every firing of the first (task, mode) if the second is also
+            chosen. May be negative as long as the task's time is not; applies to latency and
+            occupancy.
+        apart_extra_s: (task, other task) → seconds added to every firing of the task if the other
+            runs on another lane: the cost of crossing from one group of units to another.
+        shared_extra_s: the same, if both tasks run on one lane: the cost of switching a group of
+            units between two tasks. For a fused call, both terms count once per firing of its
+            member; between members of one call, no term counts.
     """
 
     platform: Platform

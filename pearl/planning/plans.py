@@ -196,24 +196,27 @@ BOUND_SOURCES = {
 
 @dataclass(frozen=True)
 class Plan(HasPage):
-    """A solved placement with value, bound, status, method and seed. `docs/contract.md` describes
-    every field. Times in seconds, energies in joules, power in watts.
+    """A solved placement with value, bound, status, method and seed.
 
-    bound_from: source of the bound, one of `BOUND_SOURCES`; empty if nothing is proven.
-    note: rejected alternatives, such as a second lane, and the reasons, in words.
-    evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
-    bands: of its rates, power and energy; None for a plan from a file without them.
-    regret: of a plan chosen by regret (objective robust); else None.
-    rollout: the stored part of its rollout; empty if there is none.
-    simulated: the platform's devices without hardware; texts mark each of them as simulated.
-    certified: what its certificate proves, by `pearl.verify`: that the plan is optimal, a bound
-        above 0 (gap), or nothing. Plans are compared without it: making one may end early.
-    certified_bound: the value that no plan exceeds by its certificate; None without one.
-    certificate: the proof, and in a file the problem that it is of; None if there is none.
-    problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither written
-        nor compared.
-    timetable: start and end times of its firings; None for a plan from a file. Neither written nor
-        compared.
+    `pearl/schemas/plan.json` lists every field. Times in seconds, energies in joules, power in
+    watts.
+
+    Attributes:
+        bound_from: source of the bound, one of `BOUND_SOURCES`; empty if nothing is proven.
+        note: rejected alternatives, such as a second lane, and the reasons, in words.
+        evaluation: where the evaluations of a run are played; None: at pauses, not estimated.
+        bands: of its rates, power and energy; None for a plan from a file without them.
+        regret: of a plan chosen by regret (objective robust); else None.
+        rollout: the stored part of its rollout; empty if there is none.
+        simulated: the platform's devices without hardware; texts mark each of them as simulated.
+        certified: what its certificate proves, by `pearl.verify`: that the plan is optimal, a bound
+            above 0 (gap), or nothing. Plans are compared without it: making one may end early.
+        certified_bound: the value that no plan exceeds by its certificate; None without one.
+        certificate: the proof, and in a file the problem that it is of; None if there is none.
+        problem: the problem solved, for `pearl.explain`; None for a plan from a file. Neither
+            written nor compared.
+        timetable: start and end times of its firings; None for a plan from a file. Neither written
+            nor compared.
     """
 
     pearl_version: str
@@ -266,7 +269,7 @@ class Plan(HasPage):
         raise KeyError(f"plan has no task {name!r}; it has {[t.task for t in self.tasks]}")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it; no NaN or infinity."""
+        """Return a plain object as `pearl/schemas/plan.json` describes it; no NaN or infinity."""
         bare = replace(self, problem=None, timetable=None, certificate=None)
         result: dict[str, Any] = plain(asdict(bare))
         del result["problem"], result["timetable"]
@@ -295,7 +298,8 @@ class Plan(HasPage):
     def gantt(self, path: str | Path | None = None, *, iterations: int = 1) -> str:
         """Return an SVG image of the schedule: a row for each lane and link, a box for each firing.
 
-        path: a file to which the image is also written. Raises as `schedule`.
+        Args:
+            path: a file to which the image is also written. Raises as `schedule`.
         """
         image = self._times().gantt(iterations)
         if path is not None:
@@ -306,7 +310,8 @@ class Plan(HasPage):
         """Return the schedule as Chrome trace events, for ui.perfetto.dev: a process for each
         device, a thread for each lane, a flow for each message between lanes.
 
-        path: a JSON file to which the events are also written. Raises as `schedule`.
+        Args:
+            path: a JSON file to which the events are also written. Raises as `schedule`.
         """
         events = self._times().trace(iterations)
         if path is not None:

@@ -18,7 +18,6 @@ from pearl.notebook import HasPage
 from pearl.planning.json_records import build, fits, list_of
 from pearl.planning.lane_times import CallTime, LaneTime, MeasuredCall
 from pearl.planning.plans import Plan, load_plan, plain
-from pearl.task_names import with_present_names
 from pearl_devices import Device, Link, Platform, platform_json
 from pearl_devices.validation import quote
 
@@ -138,36 +137,39 @@ class StoppedBy:
 
 @dataclass(frozen=True)
 class Run(HasPage):
-    """The outcome of one training run; keys as in `docs/contract.md`, SI units.
+    """The outcome of one training run; `pearl/schemas/run.json` lists the keys, SI units.
 
-    wall_s, cpu_s: the whole run, child processes included.
-    steady: {wall_s, cpu_s, env_steps, updates; waited_s, stolen_s if known} of the steady stretch.
-        It begins with the first iteration after the start of learning plus a tenth of the steps,
-        and ends with the run. env_steps_per_s, env_steps_per_cpu_s and updates_per_s are taken from
-        it; they are None if the run ended before it.
-    returns: {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (number of cut episodes)} of
-        the best policy in the final evaluation; {last_eval_mean, last_eval_returns, last_eval_cut}
-        of the last policy in the same episodes; best_is_last (then evaluated once; None: not
-        evaluated).
-    energy_j: of the platform's devices over wall_s. energy_source: nvml or rapl (measured),
-        modelled, several joined with + if devices differ, or None if energy_j is None.
-    message: the reason of a failure.
-    restarts: of environments and of lanes; `events` names them and other faults.
-    lost_transitions: env steps that restarts wasted.
-    simulated: times come from a model's clock, not from this machine's.
-    lags: for a plan with several lanes, observed lags in the timed iterations (policy_lag:
-        syncs, at act; priority_staleness: draws whose priorities were not yet written,
-        at a draw) → lag → how often.
-    traffic: for the lanes of each other host, the traffic: {host, tasks, carrier, messages_to,
-        payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with firings
-        and the bytes of their arrays, bytes at starts and pauses, and control messages.
-    drift: its deviation from the plan; None for a simulated run, which has no other times.
-    stopped: the callback that ended it (status `stopped`), or None.
-    solution: its times; None for a simulated run.
-    lanes: the times of each lane, since the run began or was last resumed; empty if simulated.
-    calls: every call of a few steady iterations, by start; empty if the run ended before them.
-    platform: the devices and links of the run; None for a run that was not trained here.
-    out: the run folder, if there is one; not part of the JSON.
+    Attributes:
+        wall_s: seconds of the whole run.
+        cpu_s: CPU-seconds of the whole run, child processes included.
+        steady: {wall_s, cpu_s, env_steps, updates; waited_s, stolen_s if known} of the steady
+            stretch. It begins with the first iteration after the start of learning plus a tenth of
+            the steps, and ends with the run. env_steps_per_s, env_steps_per_cpu_s and updates_per_s
+            are taken from it; they are None if the run ended before it.
+        returns: {mean_last_20, episodes, eval_mean, eval_returns, eval_cut (number of cut
+            episodes)} of the best policy in the final evaluation; {last_eval_mean,
+            last_eval_returns, last_eval_cut} of the last policy in the same episodes; best_is_last
+            (then evaluated once; None: not evaluated).
+        energy_j: of the platform's devices over wall_s.
+        energy_source: nvml or rapl (measured), modelled, several joined with + if devices differ,
+            or None if energy_j is None.
+        message: the reason of a failure.
+        restarts: of environments and of lanes; `events` names them and other faults.
+        lost_transitions: env steps that restarts wasted.
+        simulated: times come from a model's clock, not from this machine's.
+        lags: for a plan with several lanes, observed lags in the timed iterations (policy_lag:
+            syncs, at act; priority_staleness: draws whose priorities were not yet
+            written, at a draw) → lag → how often.
+        traffic: for the lanes of each other host, the traffic: {host, tasks, carrier, messages_to,
+            payload_bytes_to, state_bytes_to, others_to, and the same with _from}: messages with
+            firings and the bytes of their arrays, bytes at starts and pauses, and control messages.
+        drift: its deviation from the plan; None for a simulated run, which has no other times.
+        stopped: the callback that ended it (status `stopped`), or None.
+        solution: its times; None for a simulated run.
+        lanes: the times of each lane, since the run began or was last resumed; empty if simulated.
+        calls: every call of a few steady iterations, by start; empty if the run ended before them.
+        platform: the devices and links of the run; None for a run that was not trained here.
+        out: the run folder, if there is one; not part of the JSON.
     """
 
     status: Status
@@ -226,7 +228,7 @@ class Run(HasPage):
         return hash((self.status, self.env_steps, self.wall_s, self.out))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain object as `docs/contract.md` describes it, without NaN, infinity and
+        """Return a plain object as `pearl/schemas/run.json` describes it, without NaN, infinity and
         `out`."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "out"}
         values["tasks"] = [vars(t) for t in self.tasks]
@@ -275,8 +277,6 @@ def load_run(path: str | Path) -> Run:
     for key, value in source["returns"].items():
         if not fits(value, RETURNS.get(key, "")):
             raise SpecError(f"{where}: returns.{key} is {quote(value)}; a {RETURNS[key]} is needed")
-    now = ("tasks", "lanes", "calls", "drift")
-    source = {**source, **with_present_names({key: source[key] for key in now if key in source})}
     values = dict(source)
     values["tasks"] = list_of(TaskTiming, source.get("tasks"), f"{where}: tasks")
     values["plan"] = load_plan(source["plan"], f"{where}: plan")

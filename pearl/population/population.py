@@ -78,6 +78,12 @@ def sweep(
         on: None for this machine; ray for all nodes of the running Ray cluster (`docs/sweep.md`).
         watch: receives every event.
 
+    Examples:
+        >>> over = {"algorithm.learning_rate": [0.1, 0.2]}
+        >>> sweep = pearl.sweep("q_learning_frozenlake", seeds=range(3), over=over, dry_run=True)
+        >>> sweep.status, len(sweep.runs)
+        ('planned', 6)
+
     Raises:
         SpecError: an argument is wrong; nothing has run then.
         InfeasibleError: no plan meets the limits.

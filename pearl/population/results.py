@@ -36,26 +36,27 @@ MOST = 16
 
 @dataclass(frozen=True)
 class Sweep(HasPage):
-    """The results of a population. `docs/contract.md` lists the keys of the JSON.
+    """The results of a population. `pearl/schemas/sweep.json` lists the keys of the JSON.
 
-    schema: version of the JSON.
-    status: planned, running, done, failed or interrupted.
-    kind: sweep, asha or tournament.
-    name: of the spec.
-    spec_sha256: setting → digest of its spec.
-    seeds: of every setting.
-    over: dotted key of the spec → values that vary.
-    options: of asha or the tournament.
-    packing: runs at once, cores of each, the prediction, and the `others` that were compared.
-    schedule: the packing in one sentence.
-    plans: setting → the file of its plan in the folder.
-    settings: results of every setting.
-    runs: results of every run.
-    board: the leaderboard of a tournament, best first.
-    history: every decision and every end, in order.
-    wall_s: wall time of the sweep in seconds, all resumed parts together.
-    message: of a failure, or None.
-    out: the folder; None if nothing was to run.
+    Attributes:
+        schema: version of the JSON.
+        status: planned, running, done, failed or interrupted.
+        kind: sweep, asha or tournament.
+        name: of the spec.
+        spec_sha256: setting → digest of its spec.
+        seeds: of every setting.
+        over: dotted key of the spec → values that vary.
+        options: of asha or the tournament.
+        packing: runs at once, cores of each, the prediction, and the `others` that were compared.
+        schedule: the packing in one sentence.
+        plans: setting → the file of its plan in the folder.
+        settings: results of every setting.
+        runs: results of every run.
+        board: the leaderboard of a tournament, best first.
+        history: every decision and every end, in order.
+        wall_s: wall time of the sweep in seconds, all resumed parts together.
+        message: of a failure, or None.
+        out: the folder; None if nothing was to run.
     """
 
     status: Status

@@ -38,11 +38,12 @@ SAVED_WIDTH = 120
 class Report(HasPage):
     """A plan, and the run of the plan, if any.
 
-    system: the spec of the plan, for the heading.
-    metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's folder,
-        if the run has one.
-    explanation: of the plan, for its section.
-    front: plans of the same problem by rising power, for a section of the page of a plan.
+    Attributes:
+        system: the spec of the plan, for the heading.
+        metrics: rows of `metrics.csv` for the learning curve; None reads them from the run's
+            folder, if the run has one.
+        explanation: of the plan, for its section.
+        front: plans of the same problem by rising power, for a section of the page of a plan.
     """
 
     plan: Plan
@@ -64,7 +65,8 @@ class Report(HasPage):
     def text(self, width: int, *, verbose: bool = False) -> str:
         """Return the report as plain text in lines of at most `width` characters (at least 60).
 
-        verbose: with all details, which come first, so that the result is next to the prompt.
+        Args:
+            verbose: with all details, which come first, so that the result is next to the prompt.
         """
         return page_text(self.page(), width, details=verbose)
 

@@ -108,21 +108,40 @@ def solve(
     the mean or the worst regret over draws of the times from their bands; a method for throughput
     solves them.
 
-    known: a plan of a similar problem. If this problem allows the plan (for makespan, with no slack
-        beyond the graph's and no lane that runs ahead into the next iteration), the search begins
-        from it, and the result is never worse. For a robust objective, "worse" is by the regret.
-    seed: seed of the search and of the draws.
-    workers: largest number of threads that search in parallel; by default the number of CPUs that
-        this process may use, by its affinity mask and control groups.
-    on_incumbent: called with each better plan during the search, without a proof, and at the end
-        with the returned plan. An exception of this function ends the search. For a robust
-        objective, the function is called at the end only.
+    Args:
+        graph: the tasks and their edges.
+        costs: what each task costs on each device.
+        objective: what the plan maximises or minimises.
+        method: one of `pearl list methods`; None for the default of the objective.
+        limits: what the plan may do.
+        time_limit_s: seconds of the search, without the first compilation of its programs.
+        known: a plan of a similar problem. If this problem allows the plan (for makespan, with no
+            slack beyond the graph's and no lane that runs ahead into the next iteration), the
+            search begins from it, and the result is never worse. For a robust objective, "worse" is
+            by the regret.
+        seed: seed of the search and of the draws.
+        workers: largest number of threads that search in parallel; by default the number of CPUs
+            that this process may use, by its affinity mask and control groups.
+        on_incumbent: called with each better plan during the search, without a proof, and at the
+            end with the returned plan. An exception of this function ends the search. For a robust
+            objective, the function is called at the end only.
+        certify: whether to make a certificate, which `pearl.verify` checks, after the search; it
+            may take as long as the search. None: if it is quick.
 
-    certify: whether to make a certificate, which `pearl.verify` checks, after the search; it may
-        take as long as the search. None: if it is quick.
+    Returns:
+        The plan. Value, bound, gap and status tell what is proved. For a robust plan, gap and
+        status are those of the regret, value and bound those of the estimates.
 
-    The plan's value, bound, gap and status tell what is proved. For a robust plan, gap and status
-    are those of the regret, value and bound those of the estimates.
+    Examples:
+        >>> link = pearl.Link("a", "b", latency_s=1e-3, bytes_per_s=1e9)
+        >>> platform = pearl.Platform("pair", [pearl.Device("a"), pearl.Device("b")], [link])
+        >>> graph = pearl.TaskGraph("two tasks", [pearl.Task("x"), pearl.Task("y")], [])
+        >>> costs = pearl.CostTable.from_seconds(
+        ...     platform, {"x": {"a": 1.0, "b": 3.0}, "y": {"a": 2.0, "b": 1.0}}
+        ... )
+        >>> plan = pearl.solve(graph, costs)
+        >>> plan.period_s, plan.status, plan.task("y").device
+        (1.0, 'optimal', 'b')
 
     Raises:
         SpecError: an objective, a method or a name is unknown.

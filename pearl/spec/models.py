@@ -82,13 +82,17 @@ class LimitsSection:
         "param syncs old. Such runs are not reproducible.",
     )
     memory: dict[str, Bytes] = Field(
-        default_factory=dict, description="Device → maximum memory, e.g. {gpu: 8 GiB}."
+        default_factory=dict,
+        description="Device → maximum memory, for arrays and messages, e.g. {gpu: 8 GiB}.",
     )
     devices: dict[str, Names] = Field(
         default_factory=dict, description="Task → the devices it may use."
     )
     variants: dict[str, Names] = Field(
-        default_factory=dict, description="Task → the variants it may use."
+        default_factory=dict,
+        description="Task → the variants it may use. torch-bf16, eager-bf16, host-rows, "
+        "integer-tree and envpool are used only if named here; processes (each environment in its "
+        "own process) also if the environments wait.",
     )
     pin: dict[str, StrictStr] = Field(default_factory=dict, description="Task → its device.")
     together: Pairs = Field(default=(), description="Pairs of tasks that share a device.")
@@ -119,7 +123,7 @@ class LimitsSection:
         le=10_000,
         description="Maximum number of lanes of the plan. Default: as many as the devices have, "
         "but 1 on platform host with one learner, because such a plan needs no kernel timings "
-        "before training.",
+        "before training. One call takes at most so many cores; with 1 a plan runs in one thread.",
     )
 
 

@@ -59,9 +59,18 @@ def load(
 ) -> System:
     """Read a spec: a path, the name of a shipped one (`dqn_cartpole`), or a mapping.
 
-    set: dotted key → value that overrides the spec, checked like the rest (`{"train.steps":
-    1000}`). gymnasium gives the sizes of the environment's spaces unless the spec states them.
-    Raises SpecError with one line for every problem.
+    Args:
+        spec: the path, the name or the mapping. gymnasium gives the sizes of the environment's
+            spaces unless the spec states them.
+        set: dotted key → value that overrides the spec, checked like the rest.
+
+    Examples:
+        >>> system = pearl.load("dqn_cartpole", set={"train.steps": 1000})
+        >>> system.algorithm.name, system.train.steps
+        ('dqn', 1000)
+
+    Raises:
+        SpecError: the spec is wrong; one line for every problem.
     """
     return load_watched(spec, set=set, watch=lambda names: nullcontext())
 

@@ -169,8 +169,10 @@ class Policy:
     def load(cls, path: str | Path, *, trust: bool = False) -> Policy:
         """Load the policy in a file, or the best policy of a run folder. The replay is not read.
 
-        trust: import the code that the spec names, although this user has not trained by that spec.
-            Without `trust`, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+        Args:
+            trust: import the code that the spec names, although this user has not trained by that
+                spec. Without `trust`, such a file is a SpecError, and nothing is imported
+                (`docs/trust.md`).
 
         Raises:
             SpecError: the file is missing, damaged or of another format, or its code is not

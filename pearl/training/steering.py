@@ -38,21 +38,27 @@ def _no_policy(which: Which) -> Policy:
 class Progress:
     """The state of a run when a callback is called.
 
-    env_steps, total_steps: done, and of the whole run.
-    mean_return: of the last 20 training episodes; None before the first ends.
-    env_steps_per_s: in the last stretch.
-    predicted_env_steps_per_s: by the plan.
-    eval_mean: of the latest evaluation; None before one.
-    phase: warm-up, training or evaluation.
-    iteration, updates, episodes: iterations, gradient steps and training episodes done.
-    wall_s, cpu_s: of iterations, without evaluation and checkpoints.
-    losses: the latest, by name.
-    eval_returns: returns of the latest evaluation of this process.
-    eval_env_steps: env steps after which the policy of that evaluation was taken; None before one.
-    best_mean: of the best evaluation; None before one.
-    folder: of the run; None without one.
-    run: the outcome, in `on_end`; else None.
-    policies: returns a copy of a policy; see `policy` and `policy_last`.
+    Attributes:
+        env_steps: env steps done.
+        total_steps: env steps of the whole run.
+        mean_return: of the last 20 training episodes; None before the first ends.
+        env_steps_per_s: in the last stretch.
+        predicted_env_steps_per_s: by the plan.
+        eval_mean: of the latest evaluation; None before one.
+        phase: warm-up, training or evaluation.
+        iteration: iterations done.
+        updates: gradient steps done.
+        episodes: training episodes done.
+        wall_s: seconds of iterations, without evaluation and checkpoints.
+        cpu_s: CPU-seconds of the same.
+        losses: the latest, by name.
+        eval_returns: returns of the latest evaluation of this process.
+        eval_env_steps: env steps after which the policy of that evaluation was taken; None before
+            one.
+        best_mean: of the best evaluation; None before one.
+        folder: of the run; None without one.
+        run: the outcome, in `on_end`; else None.
+        policies: returns a copy of a policy; see `policy` and `policy_last`.
     """
 
     env_steps: int
@@ -78,7 +84,8 @@ class Progress:
     def numbers(self, *, absent: bool = False) -> dict[str, float]:
         """Return the present numbers for a logger, by name, without numbers that do not exist.
 
-        absent: make such numbers NaN instead, so that the names are always the same.
+        Args:
+            absent: make such numbers NaN instead, so that the names are always the same.
         """
         found = {
             "updates": self.updates,

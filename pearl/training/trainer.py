@@ -59,11 +59,18 @@ def compile(
 ) -> Trainer:
     """Compile a system into a trainer. Kernels are bound when it first trains.
 
-    system: a loaded system, a spec, or the path or name of one.
-    set: values that override the spec's, with dotted keys.
-    plan: the plan, or its file; None: make one.
-    emulate: compute on the host, on the plan's virtual clock; all figures are labelled simulated.
-    seed: of all random streams; None: the spec's.
+    Args:
+        system: a loaded system, a spec, or the path or name of one.
+        set: values that override the spec's, with dotted keys.
+        plan: the plan, or its file; None: make one.
+        emulate: compute on the host, on the plan's virtual clock; all figures are labelled
+            simulated.
+        seed: of all random streams; None: the spec's.
+
+    Examples:
+        >>> trainer = pearl.compile("q_learning_frozenlake", set={"train.steps": 500})
+        >>> trainer.train(seed=1).status
+        'done'
 
     Raises:
         SpecError: the spec or the plan is wrong, or the plan needs devices that are not here.
@@ -179,24 +186,28 @@ class Trainer:
     ) -> Run:
         """Train from the start, or with `resume` from the checkpoint in `out`.
 
-        steps: env steps over all environments, rounded up to a whole iteration; None: the spec's.
-            A resumed run keeps its own count, unless it is done or the spec has another count now.
-            Learning rates and exponents that depend on the steps follow a new count.
-        seed: None: the trainer's.
-        out: folder for plan.json, run.json, metrics.csv, report.html, trace.json and the
-            checkpoint.
-        resume: continue from the checkpoint in `out`, with its plan unless `compile` was given one.
-            Without a checkpoint the run begins. All keys of `train` but the seed may have changed.
-        start_from: a run folder, checkpoint, policy file or torch state_dict with the first
-            networks (`pearl.training.checkpoints.warm_start`); a resumed run has its own.
-        callbacks: called during the run, in this order (`pearl.Callback`). If one returns
-            `pearl.STOP`, the run ends as `stopped`, with a checkpoint and the final evaluation. If
-            one raises, the run ends as `failed`, with a checkpoint, and the exception is raised.
-        progress: a function called a few times a second, like `on_progress` of a last callback; its
-            result is ignored. In a notebook without callbacks, the default draws a bar.
-        replan: at a checkpoint whose period is more than 15 % off the predicted one, search a plan
-            that is better at the measured times, and continue with it. Parameters, replay, random
-            streams and counters stay. Measured times decide, so the run is not bit-reproducible.
+        Args:
+            steps: env steps over all environments, rounded up to a whole iteration; None: the
+                spec's. A resumed run keeps its own count, unless it is done or the spec has another
+                count now. Learning rates and exponents that depend on the steps follow a new count.
+            seed: None: the trainer's.
+            out: folder for plan.json, run.json, metrics.csv, report.html, trace.json and the
+                checkpoint.
+            resume: continue from the checkpoint in `out`, with its plan unless `compile` was given
+                one. Without a checkpoint the run begins. All keys of `train` but the seed may have
+                changed.
+            start_from: a run folder, checkpoint, policy file or torch state_dict with the first
+                networks (`pearl.training.checkpoints.warm_start`); a resumed run has its own.
+            callbacks: called during the run, in this order (`pearl.Callback`). If one returns
+                `pearl.STOP`, the run ends as `stopped`, with a checkpoint and the final evaluation.
+                If one raises, the run ends as `failed`, with a checkpoint, and the exception is
+                raised.
+            progress: a function called a few times a second, like `on_progress` of a last callback;
+                its result is ignored. In a notebook without callbacks, the default draws a bar.
+            replan: at a checkpoint whose period is more than 15 % off the predicted one, search a
+                plan that is better at the measured times, and continue with it. Parameters, replay,
+                random streams and counters stay. Measured times decide, so the run is not
+                bit-reproducible.
 
         Ctrl-C ends the run after the present iterations, with a checkpoint and status
         `interrupted`; a second Ctrl-C raises KeyboardInterrupt. SIGTERM and SIGHUP end the run in
@@ -334,8 +345,10 @@ class Trainer:
     def load(cls, path: str | Path, *, trust: bool = False) -> Trainer:
         """Load a trainer from a file written by `save` or from a run folder.
 
-        trust: import the code that the spec names, although this user has not trained by that spec.
-            Without `trust`, such a file is a SpecError, and nothing is imported (`docs/trust.md`).
+        Args:
+            trust: import the code that the spec names, although this user has not trained by that
+                spec. Without `trust`, such a file is a SpecError, and nothing is imported
+                (`docs/trust.md`).
 
         Raises:
             SpecError: the file is missing, damaged or of another version, or its code is not

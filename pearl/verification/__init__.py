@@ -50,6 +50,22 @@ def verify(
 ) -> Verified:
     """Check a plan and its certificate against a problem.
 
+    Args:
+        plan: the plan, with its certificate.
+        graph: the tasks and edges of the problem.
+        costs: what each task costs on each device.
+        limits: what a plan may do.
+        objective: throughput or power_efficiency.
+
+    Examples:
+        >>> plan = pearl.plan(pearl.load("dqn_cartpole", set={"platform": "cpu_gpu"}))
+        >>> problem = plan.problem
+        >>> verified = pearl.verify(
+        ...     plan, problem.graph, problem.costs, problem.limits, objective="throughput"
+        ... )
+        >>> verified.bound <= verified.cost
+        True
+
     Raises:
         RefusedError: the plan, or its proof, does not hold; names the rule.
         SpecError: the plan is not one of this problem.

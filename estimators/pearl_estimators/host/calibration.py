@@ -58,30 +58,31 @@ class CalibrationWarning(UserWarning):
 class Calibration:
     """Measured costs of a host's kernels, by family and variant.
 
-    schema: version of the file's format.
-    host: CPU model and cores.
-    versions: of the libraries and of the kernels' sources.
-    created: UTC, ISO 8601.
-    wall_s: duration of measuring, in seconds.
-    load: one-minute load average after measuring.
-    contention: mean slow-down seen (wall over CPU time, slowest over fastest round). Above NOISY
-        the machine was shared, and all bands are wider.
-    fits: the models.
-    skipped: family and variant → why there is no timing.
-    runtime: costs of several lanes: `firing_s` of a lane for each firing, `handoff_s` from one lane
-        to another, `carry_s_per_byte` of each lane for a byte sent. Empty without a runtime, or
-        without two free cores.
-    points: the timed kernels.
-    groups: groups of `benchmark_kernels.GROUPS` with all points.
-    apart_s: latency between cores, in seconds, at which calls on two cores were timed; their
-        estimates hold for this latency. 0 without such calls.
-    beside: slow-down of two kernels by each other, one on each core.
-    doubts: family and variant → measured / estimated of a run that contradicted the estimate. On
-        the next idle start these families are timed again.
-    upheld: as doubts, of families that were timed again and had not changed. A run that is as far
-        off raises no new doubt.
-    again: UTC of the last repeated timing; empty for never.
-    learned: times of finished runs, compared with these estimates.
+    Attributes:
+        schema: version of the file's format.
+        host: CPU model and cores.
+        versions: of the libraries and of the kernels' sources.
+        created: UTC, ISO 8601.
+        wall_s: duration of measuring, in seconds.
+        load: one-minute load average after measuring.
+        contention: mean slow-down seen (wall over CPU time, slowest over fastest round). Above
+            NOISY the machine was shared, and all bands are wider.
+        fits: the models.
+        skipped: family and variant → why there is no timing.
+        runtime: costs of several lanes: `firing_s` of a lane for each firing, `handoff_s` from one
+            lane to another, `carry_s_per_byte` of each lane for a byte sent. Empty without a
+            runtime, or without two free cores.
+        points: the timed kernels.
+        groups: groups of `benchmark_kernels.GROUPS` with all points.
+        apart_s: latency between cores, in seconds, at which calls on two cores were timed; their
+            estimates hold for this latency. 0 without such calls.
+        beside: slow-down of two kernels by each other, one on each core.
+        doubts: family and variant → measured / estimated of a run that contradicted the estimate.
+            On the next idle start these families are timed again.
+        upheld: as doubts, of families that were timed again and had not changed. A run that is as
+            far off raises no new doubt.
+        again: UTC of the last repeated timing; empty for never.
+        learned: times of finished runs, compared with these estimates.
 
     Raises:
         ValueError: a number is not finite, or below 0.

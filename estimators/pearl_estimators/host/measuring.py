@@ -45,13 +45,19 @@ def calibrate(
     However measuring ends, the next call continues with the points timed so far; with `force` only
     within UNFINISHED_S. A CalibrationWarning reports a damaged file, which is measured again.
 
-    platform: `host`, the only machine that can be measured from here.
-    seconds: target duration of measuring, compiling included.
-    groups: those of `benchmark_kernels.GROUPS` that are needed; only missing ones are timed. By
-        default all.
-    force: measure even if an undamaged calibration is stored.
-    limit_s: wall seconds after which measuring ends, since compiling has no other bound;
-        2 · seconds + 120 by default.
+    Args:
+        platform: `host`, the only machine that can be measured from here.
+        seconds: target duration of measuring, compiling included.
+        groups: those of `benchmark_kernels.GROUPS` that are needed; only missing ones are timed. By
+            default all.
+        force: measure even if an undamaged calibration is stored.
+        limit_s: wall seconds after which measuring ends, since compiling has no other bound; 2 ·
+            seconds + 120 by default.
+
+    Examples:
+        >>> calibration = pearl.calibrate(groups=())  # the stored one, if no group is needed
+        >>> calibration.schema > 0
+        True
 
     Raises:
         CalibrationError: measuring fails or exceeds limit_s.
