@@ -21,7 +21,8 @@ class Limits:
     Attributes:
         power_w: largest average power.
         period_s: longest time of one iteration.
-        min_throughput_per_s: least env steps per second (iterations for a graph that steps no environment).
+        min_throughput_per_s: least env steps per second (iterations for a graph that steps no
+            environment).
         policy_lag: most param syncs by which actors lag.
         prefetch: most batches drawn ahead of the gradient step.
         insertion_lag: most vector steps that wait for insertion.
