@@ -33,7 +33,6 @@ ROOMS = [
     "",  # the modules beside the rooms: errors, files, seeds, time_limit, …
     "schemas",
     "graph",
-    "cluster",
     "algorithms",
     "spec",
     "planning",
@@ -51,7 +50,7 @@ ROOMS = [
     "runtime.environments",
     "runtime.protocol",
     "runtime.lanes",
-    "runtime.remote",
+    "cluster",
     "report",
     "explanation",
     "advice",

@@ -21,10 +21,11 @@ from pearl_devices.base import (
 from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
+from pearl_devices.rooms import has_room
 from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
-BACKENDS = {
+SHIPPED = {
     "cpu": "pearl_devices.cpu",
     "gpu": "pearl_devices.gpu",
     "fpga": "pearl_devices.fpga",
@@ -33,6 +34,9 @@ BACKENDS = {
 }
 """Device kind → the module that is its `Backend`. A new kind is one file and one line here.
 A user-defined kind needs no line: a spec names its module path, such as my_package.npu."""
+
+BACKENDS = {kind: module for kind, module in SHIPPED.items() if has_room(module)}
+"""The kinds of this installation; gpu, fpga and pim may be left out."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "offers": (

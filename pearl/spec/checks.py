@@ -23,6 +23,7 @@ from pearl.algorithms.options import Acting, Deep, ReplayOptions, RolloutOptions
 from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.rooms import use_room
 from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
@@ -45,6 +46,10 @@ KEYS_OF_ALGORITHMS = {*get_type_hints(ReplayOptions), *get_type_hints(RolloutOpt
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
 """Forms of an environment's name: a gymnasium id, `module:Id-v0`, or `module:callable`."""
+
+CLUSTERS = {"ray": "pearl.cluster.discovery:platform_by"}
+"""Platform that a running cluster is → the function that asks its nodes. Its room may be left
+out."""
 
 Lines = list[tuple[Where, str]]
 """The path of keys to a value, and the line about its problem."""
@@ -250,12 +255,10 @@ class SpecChecker:
 
     def cluster(self) -> Platform | None:
         """Return the running cluster, or None with the reason in `lines`."""
-        from pearl.cluster import CARRIERS, carrier, discovery
-
         train = self.document.data.get("train")
         asked = train.get("carrier") if isinstance(train, Mapping) else None
         try:
-            return discovery.platform(carrier(asked if asked in CARRIERS else None))
+            return use_room(CLUSTERS["ray"], "platform ray")(asked)  # type: ignore[no-any-return]
         except SpecError as error:
             self.complain([(("platform",), f"given 'ray'; {line}") for line in error.problems])
             return None

@@ -18,7 +18,7 @@ ROOMS = (
     "pearl_estimators.gpu",
     "pearl_estimators.fpga",
     "pearl.cluster",
-    "pearl.runtime.remote",
+    "pearl.cluster",
     "pearl.explanation",
     "pearl.advice",
     "pearl.population",

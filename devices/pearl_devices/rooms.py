@@ -1,0 +1,26 @@
+"""Rooms: parts of PEARL that an installation may leave out, by deleting their files.
+
+The table of a seam names them as texts, so that nothing imports them before they are used.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+PACKAGES = ("pearl", "pearl_configs", "pearl_devices", "pearl_estimators")
+
+
+def has_room(module: str) -> bool:
+    """Return whether the file of a module is here. The packages around the module are imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def absence_text(need: str, error: ImportError) -> str | None:
+    """Return the sentence for a need of a room that is left out; None if the module that could not
+    be imported is none of PEARL."""
+    if not error.name or error.name.partition(".")[0] not in PACKAGES:
+        return None
+    return f"{need} needs {error.name}, which this installation of PEARL leaves out"
