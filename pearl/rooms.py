@@ -21,7 +21,7 @@ def use_room(code: str, need: str) -> Any:
     except ModuleNotFoundError as error:
         from pearl_devices.rooms import absence_text
 
-        text = absence_text(need, error)
+        text = absence_text(need, error.name)
         if text is None:
             raise
         raise SpecError(text) from None

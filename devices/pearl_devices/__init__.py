@@ -25,7 +25,7 @@ from pearl_devices.rooms import has_room
 from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
-SHIPPED = {
+SHIPPED_KINDS = {
     "cpu": "pearl_devices.cpu",
     "gpu": "pearl_devices.gpu",
     "fpga": "pearl_devices.fpga",
@@ -35,7 +35,7 @@ SHIPPED = {
 """Device kind → the module that is its `Backend`. A new kind is one file and one line here.
 A user-defined kind needs no line: a spec names its module path, such as my_package.npu."""
 
-BACKENDS = {kind: module for kind, module in SHIPPED.items() if has_room(module)}
+BACKENDS = {kind: module for kind, module in SHIPPED_KINDS.items() if has_room(module)}
 """The kinds of this installation; gpu, fpga and pim may be left out."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {

@@ -18,9 +18,9 @@ def has_room(module: str) -> bool:
         return False
 
 
-def absence_text(need: str, error: ImportError) -> str | None:
-    """Return the sentence for a need of a room that is left out; None if the module that could not
-    be imported is none of PEARL."""
-    if not error.name or error.name.partition(".")[0] not in PACKAGES:
+def absence_text(need: str, module: str | None) -> str | None:
+    """Return the sentence for a need of a module that cannot be found; None if the module is none
+    of PEARL."""
+    if not module or module.partition(".")[0] not in PACKAGES:
         return None
-    return f"{need} needs {error.name}, which this installation of PEARL leaves out"
+    return f"{need} needs {module}, which this installation of PEARL leaves out"

@@ -191,7 +191,7 @@ def _attempt(work: Callable[[], Result], name: str) -> Result:
     try:
         return work()
     except ModuleNotFoundError as error:
-        text = absence_text(name, error)
+        text = absence_text(name, error.name)
         if text is None:
             raise
         error_line(text)

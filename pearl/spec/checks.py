@@ -273,11 +273,14 @@ class SpecChecker:
             near = suggest_nearest(given, known)
             device = next(iter(difflib.get_close_matches(given, catalogue(), 1, 0.8)), None)
             if device is not None:
+                kind = catalogue()[device]["kind"]
+                made = f"cpu={device}" if kind == "cpu" else f"cpu=here,{kind}={device}"
                 near = (
-                    f"; {device} is a device: `pearl init --platform cpu=here,gpu={device} "
-                    f"box.yaml` writes a platform with it, and `pearl advise SPEC --add {device}` "
-                    "says what it is worth"
+                    f"; {device} is a device: `pearl init --platform {made} box.yaml` writes a "
+                    "platform with it"
                 )
+                if kind != "cpu":
+                    near += f", and `pearl advise SPEC --add {device}` says what it is worth"
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )
