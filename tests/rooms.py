@@ -32,6 +32,8 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
     "pim": ("devices/pearl_devices/pim.py",),
     "cluster": ("pearl/cluster", "pearl/population/cluster_executor.py", "pearl/cli/cluster.py"),
     "sweeps": ("pearl/population", "pearl/cli/sweeps.py"),
+    "large": ("pearl/solvers/large",),
+    "makespan": ("pearl/solvers/makespan",),
     "advice": ("pearl/advice", "pearl/explanation", "pearl/cli/advising.py"),
 }
 """Room → its files and folders."""

@@ -28,6 +28,11 @@ NEEDING = {
         ["calibrate", "--on", "ray"],
     ],
     "sweeps": [["sweep", "dqn_cartpole"]],
+    "large": [],
+    "makespan": [
+        ["plan", *ON_BOX, "--objective", "makespan"],
+        ["plan", *ON_BOX, "--method", "heft"],
+    ],
     "advice": [["advise", *ON_BOX], ["plan", *ON_BOX, "--explain"]],
 }
 """Room → commands that need it."""

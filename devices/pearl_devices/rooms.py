@@ -12,10 +12,8 @@ PACKAGES = ("pearl", "pearl_configs", "pearl_devices", "pearl_estimators")
 
 def has_room(module: str) -> bool:
     """Return whether the file of a module is here. The packages around the module are imported."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+    found = find_spec(module)
+    return found is not None and found.origin is not None  # a folder without code has no origin
 
 
 def absence_text(need: str, module: str | None) -> str | None:

@@ -18,10 +18,11 @@ ROOMS = (
     "pearl_estimators.gpu",
     "pearl_estimators.fpga",
     "pearl.cluster",
-    "pearl.cluster",
     "pearl.explanation",
     "pearl.advice",
     "pearl.population",
+    "pearl.solvers.large",
+    "pearl.solvers.makespan",
 )
 
 
