@@ -6,10 +6,6 @@ it, and leave with it.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -54,42 +50,13 @@ def lines_of(files: Iterable[Path]) -> int:
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
-def copy_without(target: Path, rooms: Iterable[str], *folders: str) -> dict[str, str]:
-    """Copy the packages and some folders without the rooms; return the environment of Python there.
-
-    The finder of an editable installation would serve deleted modules from its own tree, so that
-    Python does without it.
-    """
-    gone = {ROOT / path for room in rooms for path in ROOMS[room]}
-    for name in ("pearl", "devices", "estimators", "configs", *folders):
-        shutil.copytree(
-            ROOT / name,
-            target / name,
-            ignore=lambda at, names: {name for name in names if Path(at, name) in gone},
-        )
-    (target / "pearl_configs").symlink_to("configs")
-    (target / "sitecustomize.py").write_text(
-        "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)]\n"
-    )
-    paths = os.pathsep.join(str(target / name) for name in ("", "devices", "estimators"))
-    return {**os.environ, "PYTHONPATH": paths}
-
-
-def run_python(target: Path, environment: Mapping[str, str], *words: str) -> str:
-    """Run Python in a copy and return what it prints; the test fails if Python does."""
-    command = [sys.executable, *words]
-    ran = subprocess.run(command, cwd=target, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout
-
-
 def main() -> None:
     """Print each room with its lines."""
     rooms = {room: files_of(paths) for room, paths in ROOMS.items()}
     every = files_of(PACKAGES)
     out = set().union(*rooms.values())
     for room, files in rooms.items():
-        print(f"{room:<10}{lines_of(files):>7,} lines  {', '.join(ROOMS[room])}")
+        print(f"{room:<10}{lines_of(files):>7,}  {', '.join(ROOMS[room])}")
     print(f"{'rooms':<10}{lines_of(out):>7,}")
     print(f"{'core':<10}{lines_of(every - out):>7,}")
 

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.rooms import ROOMS, copy_without, run_python
+from tests.recipes.copy_of_tree import copy_of_tree, python_in
+from tests.rooms import PACKAGES, ROOMS, files_of
+from tests.sources import ROOT, imports
+from tests.test_layering import imported
 
 BOX = "devices: {cpu: xeon_gold_6326}\n"
-ON_BOX = ["dqn_cartpole", "platform=box.yaml"]
+SPEC = ["dqn_cartpole", "platform=box.yaml"]
 LISTS = ["algorithms", "platforms", "devices", "kinds", "methods", "policies"]
+WORKING = [*(["list", name] for name in LISTS), ["--help"], ["check", *SPEC], ["plan", *SPEC]]
 
 NEEDING = {
     "gpu": [
@@ -23,17 +27,11 @@ NEEDING = {
         ["plan", "dqn_cartpole", "platform=cpu_gpu_fpga"],
     ],
     "pim": [["check", "dqn_cartpole", "platform=pim.yaml"]],
-    "cluster": [
-        ["check", "dqn_cartpole", "platform=ray"],
-        ["calibrate", "--on", "ray"],
-    ],
+    "cluster": [["check", "dqn_cartpole", "platform=ray"], ["calibrate", "--on", "ray"]],
     "sweeps": [["sweep", "dqn_cartpole"]],
-    "large": [],
-    "makespan": [
-        ["plan", *ON_BOX, "--objective", "makespan"],
-        ["plan", *ON_BOX, "--method", "heft"],
-    ],
-    "advice": [["advise", *ON_BOX], ["plan", *ON_BOX, "--explain"]],
+    "large": [],  # `MANY` needs it
+    "makespan": [["plan", *SPEC, "--objective", "makespan"], ["plan", *SPEC, "--method", "heft"]],
+    "advice": [["advise", *SPEC], ["plan", *SPEC, "--explain"]],
 }
 """Room → commands that need it."""
 
@@ -50,29 +48,86 @@ import pearl
 print(json.dumps(answers))
 """
 
+MANY = """
+from pearl.solvers.first_use import tiny_problem
+from pearl.solvers.solver import solve_problem
 
-def answers(
-    target: Path, environment: dict[str, str], commands: list[list[str]]
-) -> list[tuple[int, str, str]]:
-    """Status, output and errors of each command in a copy; none ends with a traceback."""
-    (target / "box.yaml").write_text(BOX)
-    (target / "pim.yaml").write_text("devices: {cpu: xeon_gold_6326, pim: upmem_2556}\n")
-    found = json.loads(run_python(target, environment, "-c", PROGRAM, json.dumps(commands)))
+solve_problem(tiny_problem("throughput", 45))
+"""
+"""A plan of many tasks."""
+
+CORE = ("graph", "io", "planning", "verification", "callbacks")
+"""Folders of tests that are run without each room."""
+
+
+def leave_out(rooms: list[str], folder: Path) -> Path:
+    """Return a copy of the tree without some rooms."""
+    tree = copy_of_tree(folder, without=[path for room in rooms for path in ROOMS[room]])
+    (tree / "box.yaml").write_text(BOX)
+    (tree / "pim.yaml").write_text("devices: {cpu: xeon_gold_6326, pim: upmem_2556}\n")
+    return tree
+
+
+def answers(tree: Path, commands: list[list[str]]) -> list[tuple[int, str, str]]:
+    """Return status, output and errors of commands in a copy; none ends with a traceback."""
+    ran = python_in(tree, "-c", PROGRAM, json.dumps(commands))
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout.splitlines()[-1])
     assert [fault for *_, fault in found if fault] == []
     return [(status, out, errors) for status, out, errors, _ in found]
 
 
-@pytest.mark.parametrize("rooms", [*([room] for room in ROOMS), list(ROOMS)], ids="-".join)
-def test_a_deleted_room_is_missed_by_what_needs_it_alone(rooms: list[str], tmp_path: Path) -> None:
-    environment = copy_without(tmp_path, rooms)
-    works = [["list", name] for name in LISTS]
-    works += [["--help"], ["check", *ON_BOX], ["plan", *ON_BOX]]
+def modules(rooms: list[str]) -> tuple[str, ...]:
+    """Return the modules and packages of rooms."""
+    paths = [path.removesuffix(".py").split("/") for room in rooms for path in ROOMS[room]]
+    return tuple(".".join(p[1:] if p[0] in ("devices", "estimators") else p) for p in paths)
+
+
+EACH = pytest.mark.parametrize("rooms", [*([room] for room in ROOMS), list(ROOMS)], ids="-".join)
+
+
+@EACH
+def test_what_needs_a_deleted_room_says_so_and_all_else_works(
+    rooms: list[str], tmp_path: Path
+) -> None:
     needing = [words for room in rooms for words in NEEDING[room]]
-    found = answers(tmp_path, environment, works + needing)
-    for words, (status, out, errors) in zip(works, found, strict=False):
+    tree = leave_out(rooms, tmp_path)
+    found = answers(tree, WORKING + needing)
+    for words, (status, out, errors) in zip(WORKING, found, strict=False):
         assert status == 0, (words, out, errors)
-    for words, (status, out, errors) in zip(needing, found[len(works) :], strict=True):
-        assert status in (1, 2), (words, out)
+    for words, (status, _, errors) in zip(needing, found[len(WORKING) :], strict=True):
+        assert status in (1, 2), words
         lines = errors.splitlines()
         assert lines, words
         assert all("leaves out" in line for line in lines), (words, errors)
+    if "large" in rooms:
+        last = python_in(tree, "-c", MANY).stderr.splitlines()[-1]
+        assert "45 tasks" in last
+        assert "leaves out" in last
+
+
+@pytest.mark.slow
+@EACH
+def test_runs_and_tests_of_the_core_pass_without_a_room(rooms: list[str], tmp_path: Path) -> None:
+    tree, gone = leave_out(rooms, tmp_path), modules(rooms)
+    run = ["train.steps=200", "train.final_episodes=0", "--emulate", "--out", "run"]
+    for status, _, errors in answers(tree, [["train", *SPEC, *run], ["report", "run"]]):
+        assert status == 0, errors
+    files = [
+        str(file.relative_to(ROOT))
+        for folder in CORE
+        for file in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+        if not any(f"{name}.".startswith(f"{room}.") for name in imported(file) for room in gone)
+    ]
+    assert len(files) > 10
+    ran = python_in(tree, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *files)
+    assert ran.returncode == 0, ran.stdout
+
+
+def test_the_core_names_rooms_in_tables_alone() -> None:
+    """No statement imports a room, within functions neither, but for the searches of many tasks,
+    for which the solvers ask first (`has_large`)."""
+    core = files_of(PACKAGES) - files_of(path for paths in ROOMS.values() for path in paths)
+    gone = tuple(f"{name}." for room in ROOMS if room != "large" for name in modules([room]))
+    found = {(f, n) for f in core for n in imports(f) if f"{n}.".startswith(gone)}
+    assert found == set()

@@ -25,7 +25,7 @@ from pearl_devices.rooms import has_room
 from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
-SHIPPED_KINDS = {
+BACKENDS = {
     "cpu": "pearl_devices.cpu",
     "gpu": "pearl_devices.gpu",
     "fpga": "pearl_devices.fpga",
@@ -35,8 +35,8 @@ SHIPPED_KINDS = {
 """Device kind → the module that is its `Backend`. A new kind is one file and one line here.
 A user-defined kind needs no line: a spec names its module path, such as my_package.npu."""
 
-BACKENDS = {kind: module for kind, module in SHIPPED_KINDS.items() if has_room(module)}
-"""The kinds of this installation; gpu, fpga and pim may be left out."""
+ABSENT_KINDS = {kind: BACKENDS.pop(kind) for kind in list(BACKENDS) if not has_room(BACKENDS[kind])}
+"""The kinds that this installation leaves out, with their modules: some of gpu, fpga and pim."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "offers": (

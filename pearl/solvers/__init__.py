@@ -14,7 +14,7 @@ from pearl_devices.validation import quote
 
 __all__ = ["METHODS", "certificate", "find_method", "first_use", "robust", "solver", "under_draws"]
 
-SHIPPED_METHODS = {
+METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
     "heft": Method("pearl.solvers.makespan.heft:solve", ("throughput", "makespan")),
     "tabu": Method("pearl.solvers.makespan.tabu:solve", ("makespan",)),
@@ -22,12 +22,12 @@ SHIPPED_METHODS = {
 }
 """Name of a method, as in `pearl plan --method NAME` → its code and objectives."""
 
-METHODS = {
-    name: method
-    for name, method in SHIPPED_METHODS.items()
-    if has_room(method.module.rpartition(".")[0])
+ABSENT_METHODS = {
+    name: METHODS.pop(name)
+    for name, method in list(METHODS.items())
+    if not has_room(method.module.rpartition(".")[0])
 }
-"""The methods of this installation, which may leave out those of the room `makespan`."""
+"""The methods that this installation leaves out: those of the room `makespan`, or none."""
 
 MOVED = {
     "exhaustive": "'pearl.testing.exhaustive', for tests",
@@ -53,8 +53,8 @@ def find_method(name: object) -> Method:
         own = Method(code, getattr(sys.modules[name], "OBJECTIVES", OBJECTIVES))
         own.load(name)
         METHODS[name] = own
-    if name in list(SHIPPED_METHODS) and name not in METHODS:
-        raise SpecError(f"{absence_text(f'method {name}', SHIPPED_METHODS[str(name)].module)}")
+    if name in list(ABSENT_METHODS):
+        raise SpecError(f"{absence_text(f'method {name}', ABSENT_METHODS[str(name)].module)}")
     if name not in list(METHODS):
         shipped = [other for other in METHODS if "." not in other]
         moved = MOVED.get(name) if isinstance(name, str) else None

@@ -23,7 +23,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.rooms import use_room
 from pearl.seeds import checked_seed
-from pearl.solvers import METHODS, SHIPPED_METHODS, find_method
+from pearl.solvers import ABSENT_METHODS, METHODS, find_method
 from pearl.solvers.channel_fit import fit_channels
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.garbage import collected_rarely
@@ -87,7 +87,7 @@ def default_method(objective: str) -> str:
     """
     if objective != "makespan":
         return "milp"
-    module = SHIPPED_METHODS["cpsat"].module
+    module = (METHODS | ABSENT_METHODS)["cpsat"].module
     return "cpsat" if use_room(f"{module}:installed", "objective makespan")() else "tabu"
 
 

@@ -32,7 +32,7 @@ from pearl.spec.models import CALLED, TASKS, LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
-from pearl_devices import Platform
+from pearl_devices import BACKENDS, Platform
 from pearl_devices.discover import host
 from pearl_devices.user_imports import refuse_standard
 
@@ -274,12 +274,13 @@ class SpecChecker:
             device = next(iter(difflib.get_close_matches(given, catalogue(), 1, 0.8)), None)
             if device is not None:
                 kind = catalogue()[device]["kind"]
-                made = f"cpu={device}" if kind == "cpu" else f"cpu=here,{kind}={device}"
+                is_host = kind == next(iter(BACKENDS))  # the kind of every host device
+                made = f"cpu={device}" if is_host else f"cpu=here,{kind}={device}"
                 near = (
                     f"; {device} is a device: `pearl init --platform {made} box.yaml` writes a "
                     "platform with it"
                 )
-                if kind != "cpu":
+                if not is_host:
                     near += f", and `pearl advise SPEC --add {device}` says what it is worth"
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"

@@ -28,8 +28,8 @@ from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
 from pearl_devices import (
+    ABSENT_KINDS,
     BACKENDS,
-    SHIPPED_KINDS,
     Device,
     Link,
     Platform,
@@ -56,8 +56,8 @@ def _kind(given: Any) -> str:
     if isinstance(given, str) and (given in BACKENDS or MODULE.fullmatch(given)):
         return given
     names = ", ".join(map(repr, (*BACKENDS, "a module path such as my_package.npu")))
-    if given in SHIPPED_KINDS:
-        text = absence_text(f"device kind {given}", SHIPPED_KINDS[given])
+    if isinstance(given, str) and given in ABSENT_KINDS:
+        text = absence_text(f"device kind {given}", ABSENT_KINDS[given])
         raise ValueError(f"{text}; allowed are {names}")
     raise PydanticKnownError("literal_error", {"expected": names})
 
