@@ -117,11 +117,12 @@ def test_runs_and_tests_of_the_core_pass_without_a_room(rooms: list[str], tmp_pa
         str(file.relative_to(ROOT))
         for folder in CORE
         for file in sorted((ROOT / "tests" / folder).glob("test_*.py"))
-        if not any(f"{name}.".startswith(f"{room}.") for name in imported(file) for room in gone)
+        if file.name != "test_answers.py"  # its tables ask for anything
+        and not any(f"{name}.".startswith(f"{room}.") for name in imported(file) for room in gone)
     ]
     assert len(files) > 10
     ran = python_in(tree, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", *files)
-    assert ran.returncode == 0, ran.stdout
+    assert ran.returncode == 0, ran.stdout[-5000:]
 
 
 def test_the_core_names_rooms_in_tables_alone() -> None:
