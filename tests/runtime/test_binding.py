@@ -36,7 +36,7 @@ def bound():
         jobs = {t.name: Job((t.name,), t.kernel, "cpu", "native") for t in p.graph.tasks}
         context: Any = SimpleNamespace(
             protocol=p, arrays=arrays, jobs=jobs, span=WorkRange(3, 9, 1),
-            learning=("replay_sample", "update", "replay_update", "param_sync"),
+            learning=("sample", "learn", "priorities", "sync"),
             residency=SimpleNamespace(bind_call=bind_call),
         )  # fmt: skip
         tasks = tuple(p.graph.repetition)
@@ -59,48 +59,47 @@ def test_calls_wait_work_and_publish_as_their_schedule_says(bound):
         rows.append((f.name, f.offset, waits, len(f.calls), f.first, last, f.published))
     c = {t: cell(t) for t in x.p.graph.repetition}
     assert rows == [
-        ("update", 0, [[c["replay_sample"], c["replay_update"]], [0, -1], [2, 2]], 3, 4, 10,
-         ((c["update"], 1, 2),)),
-        ("update", 0, [[c["replay_sample"], c["replay_update"]], [1, 0], [2, 2]], 3, 3, 9,
-         ((c["update"], 2, 2),)),
-        ("param_sync", 0, [[c["inference"]], [1], [1]], 3, 3, "ever", ((c["param_sync"], 1, 1),)),
-        ("inference", 1, [[c["param_sync"]], [-1], [1]], 3, 0, 8, ((c["inference"], 2, 1),)),
-        ("env_step", 1, [[c["replay_insert"]], [0], [1]], 3, 0, 8, ((c["env_step"], 2, 1),)),
-        ("replay_insert", 0, [[c["env_step"]], [0], [1]], 3, 2, 10, ((c["replay_insert"], 1, 1),)),
-        ("replay_sample", 0, [[c["update"]], [-1], [2]], 3, 3, 9, ((c["replay_sample"], 1, 2),)),
-        ("replay_update", 0, [[c["update"]], [0], [2]], 3, 4, 10, ((c["replay_update"], 1, 2),)),
-        ("replay_sample", 0, [[c["update"]], [0], [2]], 3, 3, 9, ((c["replay_sample"], 2, 2),)),
-        ("replay_update", 0, [[c["update"]], [1], [2]], 3, 4, 10, ((c["replay_update"], 2, 2),)),
+        ("learn", 0, [[c["sample"], c["priorities"]], [0, -1], [2, 2]], 3, 4, 10,
+         ((c["learn"], 1, 2),)),
+        ("learn", 0, [[c["sample"], c["priorities"]], [1, 0], [2, 2]], 3, 3, 9,
+         ((c["learn"], 2, 2),)),
+        ("sync", 0, [[c["act"]], [1], [1]], 3, 3, "ever", ((c["sync"], 1, 1),)),
+        ("act", 1, [[c["sync"]], [-1], [1]], 3, 0, 8, ((c["act"], 2, 1),)),
+        ("step", 1, [[c["store"]], [0], [1]], 3, 0, 8, ((c["step"], 2, 1),)),
+        ("store", 0, [[c["step"]], [0], [1]], 3, 2, 10, ((c["store"], 1, 1),)),
+        ("sample", 0, [[c["learn"]], [-1], [2]], 3, 3, 9, ((c["sample"], 1, 2),)),
+        ("priorities", 0, [[c["learn"]], [0], [2]], 3, 4, 10, ((c["priorities"], 1, 2),)),
+        ("sample", 0, [[c["learn"]], [0], [2]], 3, 3, 9, ((c["sample"], 2, 2),)),
+        ("priorities", 0, [[c["learn"]], [1], [2]], 3, 4, 10, ((c["priorities"], 2, 2),)),
     ]  # fmt: skip
     assert [f.asynchronous for f in x.f] == [False] * 10
-    assert [f.name for f in x.f if f.interruptible] == ["update", "update"]
+    assert [f.name for f in x.f if f.interruptible] == ["learn", "learn"]
     for n in range(4):
         x.f[3].calls[n % 3]()
-    assert x.log == ["inference policy.q@1", "inference policy.q@2", "inference",
-                     "inference policy.q@1"]  # fmt: skip
+    assert x.log == ["act policy.q@1", "act policy.q@2", "act", "act policy.q@1"]  # fmt: skip
     assert x.f[6].calls[0] is x.f[8].calls[1]  # slot 0 at rounds 0 and 1: bound once
     x.log.clear()
     x.f[5].calls[2]()
     slot = "@1"  # (-1 + 2) mod 3
     names = ("action", "next_obs", "obs", "reward", "terminated", "truncated")
-    assert x.log == [f"replay_insert {' '.join(f'step.{n}{slot}' for n in names)}"]
-    x.control.write(cell("param_sync"), 7)
+    assert x.log == [f"store {' '.join(f'step.{n}{slot}' for n in names)}"]
+    x.control.write(cell("sync"), 7)
     x.f[2].calls[2]()
-    assert x.arrays["version.param_sync"].tolist() == [0, 0, 8]
+    assert x.arrays["version.sync"].tolist() == [0, 0, 8]
     assert x.f[2].calls[0].copied_ns == (0,)
 
 
 def test_the_age_of_parameters_and_priorities_is_recorded(bound):
     x = bound("prioritised")
     age, stale = x.f[3].lag, x.f[8].lag
-    versions = x.arrays["version.param_sync"]
+    versions = x.arrays["version.sync"]
     versions[:] = 5, 1, 2
     # due in round n is version n + 1; the slot of round n is (n − 2) mod 3; none is below 3
     assert [age(n) for n in (1, 2, 3, 5, 6)] == [0, 0, 1, 1, 4]
-    x.control.write(x.control.count_cell("replay_update"), 4)
+    x.control.write(x.control.count_cell("priorities"), 4)
     assert [stale(n) for n in (1, 3)] == [1 + 2 - 4 + 2, 1 + 6 - 4 + 2]
     assert x.binder.lags == {"policy_lag": {0: 2, 1: 2, 4: 1}, "priority_staleness": {1: 1, 5: 1}}
-    assert [f.name for f in x.f if f.lag] == ["inference", "replay_sample", "replay_sample"]
+    assert [f.name for f in x.f if f.lag] == ["act", "sample", "sample"]
 
 
 def test_groups_of_environments_take_turns(bound):

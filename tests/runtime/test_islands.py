@@ -36,7 +36,7 @@ def apart(system, plan, together=0):
     `together` of them on one."""
     host = system.platform.devices[0]
     lanes = [k.lane for k in plan.lanes if k.width > 0]
-    home = next(k.lane for k in plan.lanes if any(e.task == "update" for e in k.order))
+    home = next(k.lane for k in plan.lanes if any(e.task == "learn" for e in k.order))
     host_of = {k: "home" if k == home else f"node{i}" for i, k in enumerate(lanes)}
     host_of |= dict.fromkeys([k for k in lanes if k != home][:together], "several")
     name = {h: host.name if h == "home" else h for h in host_of.values()}
@@ -137,9 +137,9 @@ def moved(name, *tasks):
 @pytest.mark.parametrize(
     ("planned", "together"),
     [
-        (lambda: moved("ppo", "inference", "env_step"), 0),
-        (lambda: moved("a2c", "env_step"), 0),
-        (lambda: moved("q_learning", "inference", "env_step"), 0),
+        (lambda: moved("ppo", "act", "step"), 0),
+        (lambda: moved("a2c", "step"), 0),
+        (lambda: moved("q_learning", "act", "step"), 0),
         (lambda: groups_plan("native"), 0),
         (lambda: groups_plan("gymnasium"), 0),
         (replicas_plan, 0),
@@ -188,7 +188,7 @@ def test_a_failure_of_a_firing_that_is_done_again_counts_once(often, tmp_path):
         if faulty_envs.BORN[0] == 5 and not killed:  # it has failed, and another is in its place
             armed.touch()
             faulty_envs.BORN[0] = 0
-            killed.append(next(p for p in Here.made if "env_step" in p.lane_group.tasks))
+            killed.append(next(p for p in Here.made if "step" in p.lane_group.tasks))
             killed[0].gone = True
 
     run = trained(*apart(system, plan), "ray", steps=800, progress=kill).run
@@ -262,8 +262,8 @@ def spread_dqn(*tasks):
 @pytest.mark.parametrize(
     "planned",
     [
-        lambda: spread_dqn("env_step"),
-        lambda: moved("ppo", "inference", "env_step", "rollout_insert", "gae"),
+        lambda: spread_dqn("step"),
+        lambda: moved("ppo", "act", "step", "store", "advantages"),
         lambda: learners_plan("dqn, prioritised", 4, "star"),
         lambda: learners_plan("ppo", 2, "star"),
         lambda: learners_plan("dqn, prioritised", 4, "shards"),

@@ -86,36 +86,36 @@ def graph_of(spec: Mapping[str, Any]) -> TaskGraph:
 
 
 PRIORITISED = {"capacity": 100, "kind": "prioritised", "fanout": 8}
-PREFETCH = {("replay_sample", "update"): 1, ("param_sync", "inference"): 2}
+PREFETCH = {("sample", "learn"): 1, ("sync", "act"): 2}
 APART = {
-    "inference": 1, "env_step": 1, "replay_insert": 2, "replay_sample": 2, "update": 0,
-    "replay_update": 2, "param_sync": 0,
+    "act": 1, "step": 1, "store": 2, "sample": 2, "learn": 0,
+    "priorities": 2, "sync": 0,
 }  # fmt: skip
 
 
 def prioritised() -> ExecutionSchedule:
     graph = graph_of(replay_spec("dqn", replay=PRIORITISED, num_envs=4, replay_ratio="1/2"))
-    slack = {**PREFETCH, ("update", "replay_update"): 1, ("env_step", "replay_insert"): 1}
-    return made(graph, APART, slack, {"inference": 1, "env_step": 1})
+    slack = {**PREFETCH, ("learn", "priorities"): 1, ("step", "store"): 1}
+    return made(graph, APART, slack, {"act": 1, "step": 1})
 
 
 def split() -> ExecutionSchedule:
     whole = graph_of(replay_spec("dqn", num_envs=8))
-    graph = split_graph(whole, ReplicaSplit(("inference", "env_step"), (5, 3)))
+    graph = split_graph(whole, ReplicaSplit(("act", "step"), (5, 3)))
     where = {t.name: int(t.name.partition("#")[2] or -1) + 1 for t in graph.tasks}
-    return made(graph, where, {("param_sync", f"inference#{i}"): 1 for i in (0, 1)})
+    return made(graph, where, {("sync", f"act#{i}"): 1 for i in (0, 1)})
 
 
 def groups() -> ExecutionSchedule:
     graph = graph_of(replay_spec("dqn", {"env_groups": 4, "policy_lag": 3}))
-    return made(graph, dict.fromkeys(graph.repetition, 0), late=("inference",))
+    return made(graph, dict.fromkeys(graph.repetition, 0), late=("act",))
 
 
 def rollout() -> ExecutionSchedule:
     options = {"rollout_steps": 4, "minibatches": 2, "epochs": 2, "hidden": [8], "num_envs": 4}
     spec = replay_spec("dqn") | {"algorithm": {"name": "ppo", "env": "CartPole-v1", **options}}
     graph = graph_of(spec)
-    acting = ("inference", "env_step", "rollout_insert")
+    acting = ("act", "step", "store")
     return made(graph, {t: int(t in acting) for t in graph.repetition})
 
 
@@ -129,14 +129,14 @@ def learners() -> ExecutionSchedule:
 
 def roomy() -> ExecutionSchedule:
     graph = graph_of(replay_spec("dqn", num_envs=4, replay_ratio="2"))
-    slack = {("param_sync", "inference"): 6, ("env_step", "replay_insert"): 5}
-    acting = ("inference", "env_step")
+    slack = {("sync", "act"): 6, ("step", "store"): 5}
+    acting = ("act", "step")
     return made(graph, {t: int(t in acting) for t in graph.repetition}, slack)
 
 
 def fused() -> ExecutionSchedule:
     graph = graph_of(replay_spec("dqn", replay_ratio="1/2", num_envs=4))
-    unit = max((f.tasks for f in graph.fusions if "env_step" not in f.tasks), key=len)
+    unit = max((f.tasks for f in graph.fusions if "step" not in f.tasks), key=len)
     return made(graph, {t: int(t not in unit) for t in graph.repetition}, fused=unit)
 
 
@@ -266,9 +266,9 @@ def test_a_schedule_is_the_one_that_is_kept(case: str, request: pytest.FixtureRe
 
 def test_a_schedule_that_lanes_cannot_run_is_refused() -> None:
     graph = graph_of(replay_spec("dqn", replay=PRIORITISED, num_envs=4))
-    unit = next(f.tasks for f in graph.fusions if "replay_sample" in f.tasks)
+    unit = next(f.tasks for f in graph.fusions if "sample" in f.tasks)
     one = dict.fromkeys(graph.repetition, 0)
     with pytest.raises(SpecError, match="run as one call, and slack asks some of them to lag"):
-        made(graph, one, {("replay_sample", "update"): 1}, fused=unit)
-    with pytest.raises(SpecError, match=r"slack 2 on inference → env_step would be empty firings"):
-        made(graph, one, {("inference", "env_step"): 2})
+        made(graph, one, {("sample", "learn"): 1}, fused=unit)
+    with pytest.raises(SpecError, match=r"slack 2 on act → step would be empty firings"):
+        made(graph, one, {("act", "step"): 2})

@@ -22,7 +22,7 @@ from pearl_estimators import Estimate
 def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
     """DQN on so many computers with GPUs and a CPU of one lane, where alone the environments are;
     each of their steps takes `step_s`."""
-    limits = {"replicas": dict.fromkeys(("env_step", "inference"), copies), "policy_lag": 1}
+    limits = {"replicas": dict.fromkeys(("step", "act"), copies), "policy_lag": 1}
     given = {"platform": "cpu_gpu", **{f"limits.{k}": v for k, v in limits.items()}}
     if copies > 2:
         given["algorithm.num_envs"] = 8 * copies
@@ -39,9 +39,9 @@ def on_hosts(hosts: int, step_s: float, gpus: int = 1, copies: int = 2):
     platform = join_hosts("several", dict.fromkeys(names, machine), links)
     whole = build_problem(replace(system, platform=platform))
     graph, costs = whole.graph, whole.costs
-    envs, modes = graph.task("env_step").environments, []
+    envs, modes = graph.task("step").environments, []
     for m in costs.modes:
-        if "env_step" not in m.tasks:
+        if "step" not in m.tasks:
             modes.append(m)
         elif not m.fused and m.device.endswith("/cpu"):
             modes.append(replace(m, estimate=Estimate(step_s * (m.share or envs))))
