@@ -15,9 +15,9 @@ import math
 from collections.abc import Sequence
 
 from pearl.planning.problem import Problem
-from pearl.solvers.methods.relaxation_bounds import listed_outcome
+from pearl.solvers.makespan.list_outcome import listed_outcome
+from pearl.solvers.makespan.list_schedule import Place, Schedule
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Place, Schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import look, watched

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from pearl.planning.problem import Problem
-from pearl.solvers.methods.relaxation_bounds import best_of, listed_outcome
+from pearl.solvers.makespan.list_outcome import best_of, listed_outcome
+from pearl.solvers.makespan.list_schedule import Place, Schedule, list_schedule
 from pearl.solvers.model.dag_instance import DagInstance
-from pearl.solvers.model.list_schedule import Place, Schedule, list_schedule
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import Candidate, Outcome
 from pearl.time_limit import watched

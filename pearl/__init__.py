@@ -114,7 +114,9 @@ def __getattr__(name: str) -> Any:
         return import_module("pearl.io")
     if name not in _HOME:
         raise AttributeError(f"module 'pearl' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
+    from pearl.rooms import use_room
+
+    value = use_room(f"{_HOME[name]}:{name}", f"pearl.{name}")
     globals()[name] = value
     return value
 

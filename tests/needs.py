@@ -1,4 +1,4 @@
-"""Tests that need torch, NVRTC or Linux are skipped where these are missing, and say so.
+"""Tests that need torch, NVRTC, Linux or a room are skipped where these are missing, and say so.
 
 A test needs what it, or the code that it calls, does not find. `test_without_torch` and
 `test_installed` hold what must work without torch, and are never skipped so.
@@ -12,9 +12,10 @@ from functools import cache
 import pytest
 
 from pearl_devices.base import UnsupportedError
-from pearl_devices.gpu import nvrtc
 from pearl_devices.system import host_system
 from pearl_devices.torch_threads import INSTALL, has_torch
+from tests.rooms import ROOMS
+from tests.sources import ROOT
 
 needs_torch = pytest.mark.skipif(not has_torch(), reason=INSTALL)
 """Marks a test that finds fewer variants without torch, where no error says why."""
@@ -32,11 +33,17 @@ NEVER = ("test_without_torch.py", "test_installed.py")
 def absent() -> dict[str, str]:
     """What is not installed: words of an error that names it → why a test is skipped."""
     found = {}
+    if any(not (ROOT / path).exists() for paths in ROOMS.values() for path in paths):
+        found["which this installation of PEARL leaves out"] = "the room is left out"
     if not has_torch():
         words = ("No module named 'torch'", "No module named 'torch.", "torch is not installed")
         found |= dict.fromkeys(words, INSTALL)
     try:
+        from pearl_devices.gpu import nvrtc
+
         nvrtc.library()
+    except ModuleNotFoundError:  # the room of GPUs is left out, and so are its tests
+        pass
     except UnsupportedError as error:
         found[str(error)] = str(error)
     return found

@@ -27,8 +27,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
+from pearl.solvers.makespan.list_schedule import Schedule
 from pearl.solvers.model.dag_instance import DagInstance, build_instance, makespan_spaces
-from pearl.solvers.model.list_schedule import Schedule
 from pearl_devices import Link, Platform
 
 CLUSTERING = "examples.linear_clustering"

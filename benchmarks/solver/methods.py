@@ -26,7 +26,7 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
 from pearl.solvers.large.loop_search import LoopSearch
-from pearl.solvers.methods import heft
+from pearl.solvers.makespan import heft
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.model.search_space import search_spaces
 from pearl_devices import Kernel

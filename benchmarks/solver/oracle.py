@@ -28,7 +28,8 @@ from pearl.planning import problem as planning
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan
 from pearl.planning.timing import build_timed_graph
-from pearl.solvers.methods import cpsat, enumeration
+from pearl.solvers.makespan import cpsat
+from pearl.solvers.methods import enumeration
 from pearl.solvers.model.search_space import cost_of, search_spaces
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import SHAPES, random_limited

@@ -21,6 +21,7 @@ from pearl_devices.base import (
 from pearl_devices.device_kind import Backend, FiringCost, Refused
 from pearl_devices.kernel import Kernel
 from pearl_devices.kernels import kernel
+from pearl_devices.rooms import has_room
 from pearl_devices.user_imports import CALLABLE, error_text, import_function, refuse_standard
 from pearl_devices.validation import is_whole, quote
 
@@ -33,6 +34,9 @@ BACKENDS = {
 }
 """Device kind → the module that is its `Backend`. A new kind is one file and one line here.
 A user-defined kind needs no line: a spec names its module path, such as my_package.npu."""
+
+ABSENT_KINDS = {kind: BACKENDS.pop(kind) for kind in list(BACKENDS) if not has_room(BACKENDS[kind])}
+"""The kinds that this installation leaves out, with their modules: some of gpu, fpga and pim."""
 
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "offers": (

@@ -10,6 +10,7 @@ import math
 import os
 import platform as python_platform
 
+from pearl_devices import BACKENDS
 from pearl_devices.base import Device, Link, Platform
 from pearl_devices.compile_target import NAME, target_variables
 from pearl_devices.cores import (
@@ -25,6 +26,7 @@ from pearl_devices.cores import (
 from pearl_devices.system import host_system
 from pearl_devices.system.chip import Chip
 from pearl_devices.torch_threads import has_torch
+from pearl_devices.user_imports import import_function
 
 BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16")
 # CPU features with bfloat16 products: x86 as the kernel lists them; Armv8.6.
@@ -44,12 +46,8 @@ def host() -> Platform:
     one = cpu()
     found: list[tuple[Device, Link]] = []
     notes: list[str] = []
-    if host_system.may_have_gpu():
-        from pearl_devices.gpu.nvml import find_gpus
-        from pearl_devices.gpu.torch_gpus import torch_gpus
-
-        found, notes = find_gpus(one.memory_bytes)
-        found = found or list(torch_gpus("cpu", "gpu"))
+    if host_system.may_have_gpu() and "gpu" in BACKENDS:
+        found, notes = import_function(f"{BACKENDS['gpu']}:find_here")(one.memory_bytes)
     devices = (one, *(g for g, _ in found))
     if not host_system.PINS:
         notes = [

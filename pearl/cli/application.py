@@ -82,6 +82,8 @@ class Result:
 def command(function: Callable[..., Result]) -> Callable[..., None]:
     """Register `function` as the command of its name; the one place for output, errors and exit."""
 
+    name = function.__name__.strip("_").replace("_", "-")
+
     @functools.wraps(function)
     def run(*args: Any, **options: Any) -> None:
         target: str | None = options.get("json_file")
@@ -89,7 +91,7 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
             with warnings.catch_warnings():
                 warnings.showwarning = _note
                 with _working_folder_kept(), _prints_apart():
-                    result = _attempt(lambda: function(*args, **options))
+                    result = _attempt(lambda: function(*args, **options), f"pearl {name}")
                 if target != "-" and result.text:
                     print(printable_lines(result.text), flush=True)
                 _write_json(result.object, target)
@@ -106,8 +108,21 @@ def command(function: Callable[..., Result]) -> Callable[..., None]:
             raise typer.Exit(FAILED) from None
         raise typer.Exit(result.status)
 
-    app.command(name=function.__name__.strip("_").replace("_", "-"))(run)
+    app.command(name=name)(run)
     return run
+
+
+def register_refusal(name: str, why: str) -> None:
+    """Register a hidden command that says why it does not exist."""
+
+    @app.command(
+        name=name,
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def refuse() -> None:
+        error_line(why)
+        raise typer.Exit(WRONG)
 
 
 _results: list[TextIO] = []
@@ -168,12 +183,19 @@ def _working_folder_kept() -> Iterator[None]:
             os.chdir(folder)
 
 
-def _attempt(work: Callable[[], Result]) -> Result:
+def _attempt(work: Callable[[], Result], name: str) -> Result:
     from pearl_devices.base import EnvironmentFailed, UnsupportedError
+    from pearl_devices.rooms import absence_text
     from pearl_estimators.sealed_files import CalibrationError
 
     try:
         return work()
+    except ModuleNotFoundError as error:
+        text = absence_text(name, error.name)
+        if text is None:
+            raise
+        error_line(text)
+        return Result("", {"schema": SCHEMA, "status": "failed", "message": text}, FAILED)
     except SpecError as error:
         for problem in error.problems:
             error_line(problem)

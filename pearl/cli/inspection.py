@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from enum import StrEnum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from pearl.cli.application import DONE, FAILED, SCHEMA, Result, command
 from pearl.cli.arguments import Json, Keys, Set, Spec, load_spec, overrides
 from pearl.errors import SpecError
 from pearl.formatting import marked
+from pearl.rooms import use_room
 
 if TYPE_CHECKING:
     from pearl_devices import Device
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 class Cluster(StrEnum):
     ray = auto()
 
+
+ON = {Cluster.ray: "pearl.cli.cluster:calibrate_nodes"}
+"""Cluster → the function that calibrates its nodes. Its room may be left out."""
 
 DEVICE_S = 10.0
 """Seconds that timing a device takes in addition to the host."""
@@ -244,7 +247,7 @@ def calibrate(
     if on is not None:
         if check:
             raise SpecError("calibrate: --check is of this host alone; leave out one of the two")
-        return _calibrate_cluster(seconds, time_limit)
+        return use_room(ON[on], f"calibrate --on {on}")(seconds, time_limit)  # type: ignore[no-any-return]
     from pearl.cli.text import calibration_text, checks_text, gpu_calibration_text
     from pearl_devices import UnsupportedError
     from pearl_estimators.host import measuring
@@ -280,26 +283,6 @@ def _probe() -> Result:
     return Result(probe_text(result, path), {"schema": SCHEMA, **result.to_json(), "path": path})
 
 
-def _calibrate_cluster(seconds: float, limit_s: float | None) -> Result:
-    from pearl.cli.text import calibration_text, links_text
-    from pearl.cluster import discovery, links
-    from pearl_estimators.host.calibration_file import path
-
-    print(f"measuring every node, about {seconds:.0f} s each", file=sys.stderr, flush=True)
-    hosts = discovery.calibrate(seconds, limit_s)
-    print("measuring the links between them", file=sys.stderr, flush=True)
-    measured = links.measure()
-    texts = [calibration_text(each, f"the cache of {host}") for host, each in hosts.items()]
-    texts.append(links_text(measured, str(links.path())))
-    value = {
-        **next(iter(hosts.values())).to_json(),
-        "path": str(path()),
-        "hosts": {host: each.to_json() for host, each in hosts.items()},
-        "links": [asdict(each) for each in measured],
-    }
-    return Result("\n\n".join(texts), value)
-
-
 def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
     """The devices of this machine whose kind has a function called `name`.
 
@@ -315,27 +298,3 @@ def _seams(name: str) -> Iterator[tuple[Device, int, Callable[..., Any]]]:
         if seam is not None:
             number = sum(d.kind == device.kind for d in devices[:i])
             yield device, number, import_function(seam) if isinstance(seam, str) else seam
-
-
-@command
-def calibrate_gpu(
-    rows: Annotated[
-        Path,
-        typer.Argument(
-            metavar="ROWS.csv",
-            help="Timed operators: operator, batch, m, k, n, streams, seconds (of one call).",
-        ),
-    ],
-    model: Annotated[str, typer.Option(help="The GPU, as `pearl devices` or a platform names it.")],
-    multiprocessors: Annotated[int, typer.Option(min=1, help="How many SMs it has.")],
-    source: Annotated[str, typer.Option(help="Who measured the timings, and how.")],
-    json_file: Json = None,
-) -> Result:
-    """Calibrate a GPU model from a CSV file of operator timings."""
-    from pearl.cli.text import gpu_calibration_text
-    from pearl_estimators.gpu import calibration as gpu
-
-    calibration = gpu.calibrate_gpu(model, multiprocessors, gpu.read_rows(rows), source)
-    path = gpu.store_gpu(calibration)
-    value = {**calibration.to_json(), "path": str(path)}
-    return Result(gpu_calibration_text(calibration, str(path)), value)

@@ -1,8 +1,7 @@
-"""Commands that plan: `plan`, `pareto`, `advise`, and `verify`, which checks a plan."""
+"""Commands that plan: `plan`, `pareto`, and `verify`, which checks a plan."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from enum import StrEnum, auto
 from functools import partial
@@ -11,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl.cli.application import (
-    DONE,
-    FAILED,
-    SCHEMA,
-    UNCERTIFIED,
-    WRONG,
-    Result,
-    app,
-    command,
-    error_line,
-    say,
-)
+from pearl.cli.application import DONE, FAILED, SCHEMA, UNCERTIFIED, Result, command
 from pearl.cli.arguments import Html, Json, Keys, Set, Spec, Verbose, load_spec, warn_of_measuring
 from pearl.errors import SpecError
 from pearl.seeds import SEEDS
@@ -111,7 +99,7 @@ def plan(
         result = certified(result, seconds=time_limit)
     explanation = None
     if explain:
-        from pearl.explanation import explain as explained
+        from pearl import explain as explained
 
         explanation = explained(result)
     report = Report(result, None, system, explanation=explanation)
@@ -222,137 +210,3 @@ def pareto(
     }
     text = page_text(front_page(plans, system.name))
     return Result(text, value, page=lambda: front_page(plans, system.name, today()))
-
-
-@app.command(
-    name="balance",
-    hidden=True,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
-def balance() -> None:
-    """Say where the answer is now."""
-    error_line(
-        "pearl balance is gone: `pearl advise SPEC --about capacities` plans with half and twice "
-        "the cores and multiprocessors"
-    )
-    raise typer.Exit(WRONG)
-
-
-@command
-def advise(
-    spec: Spec,
-    keys: Keys = None,
-    add: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--add",
-            metavar="DEVICE",
-            help="Evaluate adding this device (hypothetical); see `pearl list devices`.",
-        ),
-    ] = None,
-    about: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="QUESTION", help="Answer only this question: bound, limits, devices, buy, …"
-        ),
-    ] = None,
-    platform: Annotated[
-        str | None, typer.Option(help="Platform name or file; overrides the spec.")
-    ] = None,
-    time_limit: Annotated[
-        float, typer.Option(min=0.0, help="Time limit of all questions, in seconds.")
-    ] = 15.0,
-    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the draws.")] = 0,
-    set: Set = None,
-    html_file: Html = None,
-    json_file: Json = None,
-) -> Result:
-    """Report the bottleneck of a spec and what would improve it, with confidence."""
-    from collections.abc import Sequence
-
-    from pearl.advice import advise as advised
-    from pearl.advice.case import Finding
-    from pearl.advice.page import footer, verdict_text
-    from pearl.report.html import today
-
-    override = [f"platform={platform}"] if platform else []
-    system = load_spec(spec, [*(keys or ()), *(set or ()), *override])
-    warn_of_measuring(system)
-
-    shown: list[str] = []
-
-    def listener(question: str, verdicts: Sequence[Finding]) -> None:
-        if not verdicts:
-            print(f"advise: {question} …", file=sys.stderr, flush=True)
-        elif json_file != "-":
-            say("\n".join(verdict_text(v, shown) for v in verdicts))
-
-    words = [spec, *(keys or ()), *(set or ()), *override]
-    advice = advised(
-        system,
-        add=add or (),
-        time_limit_s=time_limit,
-        seed=seed,
-        about=about or (),
-        listener=listener,
-        words=words,
-    )
-    return Result(footer(advice), advice.to_json(), page=lambda: advice.page(today()))
-
-
-@command
-def rtl(
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SPEC]", help="The spec; none with --resources.", show_default=False
-        ),
-    ] = None,
-    keys: Keys = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder to write to, new or empty.")
-    ] = None,
-    resources: Annotated[
-        bool,
-        typer.Option(
-            "--resources",
-            help="Make the table of registers and logic cells again (logic.json), with yosys.",
-        ),
-    ] = False,
-    time_limit: Annotated[
-        float, typer.Option(min=0.0, help="Time limit of the solver, in seconds.")
-    ] = 20.0,
-    seed: Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Seed of the solver.")] = 0,
-    set: Set = None,
-    json_file: Json = None,
-) -> Result:
-    """Write the Verilog of the plan's learner and sum tree on a simulated FPGA, with test
-    benches."""
-    from pearl.planner.verilog import write_resources, write_verilog
-
-    if out is None:
-        raise SpecError("pearl rtl: no folder is given; add --out DIR, a new or an empty folder")
-    if resources == (spec is not None):
-        raise SpecError("pearl rtl: give either a spec or --resources")
-    if spec is None:
-        different = write_resources(out, listener=lambda line: print(line, file=sys.stderr))
-        found = (
-            f"differs from the table in use in {', '.join(different)}"
-            if different
-            else "equals the table in use"
-        )
-        value = {"schema": SCHEMA, "table": str(out / "logic.json"), "different": different}
-        return Result(f"{out / 'logic.json'}: the table for the simulated FPGA {found}", value)
-    system = load_spec(spec, [*(keys or ()), *(set or ())])
-    warn_of_measuring(system)
-    written = write_verilog(system, out, time_limit, seed)
-    lines = [
-        f"{w.folder}: {w.task} as {w.variant} on the simulated FPGA, {w.cycles:,} cycles {of}, "
-        f"{w.blocks:,} DSP blocks; README.md there has the commands"
-        for kind, of in (("learners", "a gradient step"), ("trees", "for the draws of a batch"))
-        for w in written[kind]
-    ]
-    value = {"schema": SCHEMA} | {
-        kind: [w.to_json() for w in some] for kind, some in written.items()
-    }
-    return Result("\n".join(lines), value)

@@ -1,19 +1,8 @@
-"""The Ray cluster that a user has started: its nodes, its links, and its platform."""
+"""Several hosts: the Ray cluster that a user has started as a platform, and lanes on its nodes.
 
-__all__ = [
-    "CARRIERS",
-    "Node",
-    "answer_s",
-    "carrier",
-    "chunks",
-    "connect",
-    "discovery",
-    "door",
-    "links",
-    "nodes",
-    "on_node",
-    "transport",
-]
+Lanes of other hosts are the same lanes over arrays of their own, with messages between the hosts.
+"""
+
+__all__ = ["Node", "answer_s", "connect", "discovery", "links", "nodes", "on_node"]
 
 from pearl.cluster.connection import Node, answer_s, connect, nodes, on_node
-from pearl.cluster.transport import CARRIERS, carrier

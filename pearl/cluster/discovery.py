@@ -13,6 +13,7 @@ from typing import Any
 
 from pearl.cluster import connection, links
 from pearl.cluster.connection import Node
+from pearl.cluster.transport import CARRIERS, carrier
 from pearl.errors import SpecError
 from pearl_devices import Device, Link, Platform, discover, platform_json
 from pearl_devices.hosts import join_hosts
@@ -45,6 +46,12 @@ def platform(carrier: str) -> Platform:
     calibrator.set_remote_hosts(_measuring(ray, others))
     network = [links.link(home, node, carrier) for node in others]
     return join_hosts(NAME, machines, network)
+
+
+def platform_by(asked: object) -> Platform:
+    """Return the `platform` for the carrier that a spec asks for; the usual one if it asks for
+    none that exists."""
+    return platform(carrier(str(asked) if asked in CARRIERS else None))
 
 
 def _inspect() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pearl import run_folder
-from pearl.cluster import Node, answer_s, connect, nodes, on_node
+from pearl.cluster import Node, answer_s, connect, on_node
 from pearl.errors import SpecError
 from pearl.planning.runs import CHECKPOINT
 from pearl.population.driver import StageEnd
@@ -37,24 +37,9 @@ HEARTBEAT_S = 1.0
 STALE_S = 60.0
 """Below this age no folder is stale: its agent may not hold the lock yet (assumed)."""
 PREFIX, LOCK_FILE = "pearl-runs-", ".held"
-ON = ("ray",)
-"""Places other than this machine that can execute a population."""
 
 Tree = dict[str, bytes]
 """Path below a folder → content of the file."""
-
-
-def cluster_nodes(on: str | None) -> tuple[Node, ...]:
-    """List the nodes of the running cluster that `on` names; none for this machine.
-
-    Raises:
-        SpecError: `on` is unknown, there is no such cluster, or a node cannot be used.
-    """
-    if on is None:
-        return ()
-    if on not in ON:
-        raise SpecError(f"on is {on!r}; {', '.join(ON)} is needed, or nothing for this machine")
-    return nodes()
 
 
 def run_hosts(nodes: Sequence[Node]) -> tuple[RunHost, ...]:

@@ -18,8 +18,7 @@ from pearl.formatting import count, listed
 from pearl.planning.metrics_file import load_metrics
 from pearl.planning.plans import load_plan, plain
 from pearl.planning.runs import CHECKPOINT
-from pearl.population import cluster_executor, packing, precompile, search
-from pearl.population.cluster_executor import ClusterExecutor
+from pearl.population import packing, precompile, search
 from pearl.population.display import SweepDisplay
 from pearl.population.driver import Event, Journal, StageEnd, drive, replay_history
 from pearl.population.local_executor import LocalExecutor
@@ -32,6 +31,7 @@ from pearl.population.search import ASHA as ASHA
 from pearl.population.search import TOURNAMENT as TOURNAMENT
 from pearl.population.setting_results import SweepRun, summarise
 from pearl.population.tournament import Tournament
+from pearl.rooms import use_room
 from pearl.training.compiled import compile_plan
 from pearl.training.interruption import Interruption, interruptible
 from pearl_devices.system import explain_no_processes, host_system
@@ -39,6 +39,8 @@ from pearl_devices.validation import check_type
 
 RESTARTS = 2
 """Default limit of the restarts of a run whose process dies."""
+EXECUTORS = {"ray": "pearl.population.cluster_executor:"}
+"""Place other than this machine that can execute a population → its module; needs `cluster`."""
 LIVE_RUNS = 40
 """Limit of the runs that the display receives; each running one is a file that is read."""
 
@@ -135,8 +137,13 @@ class SweepRunner:
         self.population, self.kind, self.options = population, kind, dict(options)
         self._folder, self._watch = folder, watch
         self._outcomes: dict[str, SweepRun] = {}
-        self._nodes = cluster_executor.cluster_nodes(on)
-        self._hosts = cluster_executor.run_hosts(self._nodes) or packing.local_host()
+        if on is not None and on not in EXECUTORS:
+            allowed = ", ".join(EXECUTORS)
+            raise SpecError(f"on is {on!r}; {allowed} is needed, or nothing for this machine")
+        self._cluster = use_room(EXECUTORS[on], f"a sweep on {on}") if on else None
+        self._nodes: tuple[Any, ...] = self._cluster.nodes() if self._cluster else ()
+        hosts = self._cluster.run_hosts(self._nodes) if self._cluster else ()
+        self._hosts = hosts or packing.local_host()
         self._begin_s, self._earlier_s = time.monotonic(), 0.0
         self._unwritten = False
         self._other_packings: list[Packing] = []
@@ -243,8 +250,8 @@ class SweepRunner:
         failed = any(r.status in ("failed", "died") for r in self._outcomes.values())
         return self._finish("interrupted" if not finished else "failed" if failed else "done")
 
-    def _executor(self, interrupted: Callable[[], bool]) -> LocalExecutor | ClusterExecutor:
-        if not self._nodes:
+    def _executor(self, interrupted: Callable[[], bool]) -> Any:
+        if not self._cluster or not self._nodes:
             return LocalExecutor(
                 self._packing.slots,
                 files=self._files,
@@ -252,7 +259,7 @@ class SweepRunner:
                 poll=self._write_and_refresh,
             )
         slots = Counter(self._packing.hosts)
-        return ClusterExecutor(
+        return self._cluster.ClusterExecutor(
             {n: slots[n.name] for n in self._nodes if slots[n.name]},
             max(need.cores for need in self._packing.needs),
             gpus=any(need.shares for need in self._packing.needs),

@@ -9,17 +9,25 @@ import sys
 
 from pearl.errors import SpecError
 from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
+from pearl_devices.rooms import absence_text, has_room
 from pearl_devices.validation import quote
 
-__all__ = ["METHODS", "certificate", "find_method", "robust", "solver", "under_draws"]
+__all__ = ["METHODS", "certificate", "find_method", "first_use", "robust", "solver", "under_draws"]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),
-    "heft": Method("pearl.solvers.methods.heft:solve", ("throughput", "makespan")),
-    "tabu": Method("pearl.solvers.methods.tabu:solve", ("makespan",)),
-    "cpsat": Method("pearl.solvers.methods.cpsat:solve", ("makespan",)),
+    "heft": Method("pearl.solvers.makespan.heft:solve", ("throughput", "makespan")),
+    "tabu": Method("pearl.solvers.makespan.tabu:solve", ("makespan",)),
+    "cpsat": Method("pearl.solvers.makespan.cpsat:solve", ("makespan",)),
 }
 """Name of a method, as in `pearl plan --method NAME` → its code and objectives."""
+
+ABSENT_METHODS = {
+    name: METHODS.pop(name)
+    for name, method in list(METHODS.items())
+    if not has_room(method.module.rpartition(".")[0])
+}
+"""The methods that this installation leaves out: those of the room `makespan`, or none."""
 
 MOVED = {
     "exhaustive": "'pearl.testing.exhaustive', for tests",
@@ -45,6 +53,8 @@ def find_method(name: object) -> Method:
         own = Method(code, getattr(sys.modules[name], "OBJECTIVES", OBJECTIVES))
         own.load(name)
         METHODS[name] = own
+    if name in list(ABSENT_METHODS):
+        raise SpecError(f"{absence_text(f'method {name}', ABSENT_METHODS[str(name)].module)}")
     if name not in list(METHODS):
         shipped = [other for other in METHODS if "." not in other]
         moved = MOVED.get(name) if isinstance(name, str) else None

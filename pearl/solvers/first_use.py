@@ -17,11 +17,17 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable, Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
-from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
-from pearl.solvers.model.search_space import search_spaces
+from pearl.rooms import use_room
+from pearl.solvers.methods.simple_plans import gather, read_seconds
+from pearl.solvers.model.search_space import SearchSpace, search_spaces
+from pearl.solvers.model.tables import to_places
+from pearl.solvers.model.traits import has_large
 from pearl.solvers.orders.lane_sequencing import MANY, best_orders
 from pearl_devices import Device, Kernel, Link, Platform
 from pearl_estimators import Estimate
+
+MAKESPAN = "pearl.solvers.makespan.first_use:compile_tabu"
+"""What compiles the search of makespan. Its room may be left out."""
 
 STEPPED_S = 0.1
 """CPU-seconds of the search of loops in the tiny problem: enough to run each of its branches."""
@@ -32,21 +38,15 @@ def compile_searches(problem: Problem) -> None:
     is cached on this machine. Compilation takes some seconds."""
     firings = sum(problem.graph.repetition.values())
     if problem.objective == "makespan":
-        from pearl.solvers.methods import cpsat
-
-        if firings >= cpsat.LARGE or not cpsat.installed():
-            from pearl.solvers.methods import tabu_native
-
-            if not _is_compiled(tabu_native.search):
-                _search_makespan()
+        use_room(MAKESPAN, "objective makespan")(firings)
     elif firings >= MANY:
         from pearl.solvers.orders import modulo
 
-        if not _is_compiled(modulo.fit):
+        if not is_compiled(modulo.fit):
             _search_period()
 
 
-def _is_compiled(function: Any) -> bool:
+def is_compiled(function: Any) -> bool:
     """Return whether the function was called in this process, or its machine code is cached."""
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
     kept = getattr(function, "stats", None)  # None if functions are interpreted
@@ -57,44 +57,39 @@ def _is_compiled(function: Any) -> bool:
     )
 
 
-def _search_makespan() -> None:
-    """Run tabu search."""
-    from pearl.solvers.methods import heft, tabu
-
-    (space,) = makespan_spaces(_tiny("makespan"))
-    it = build_instance(space)
-    first = heft.schedule(it)
-    if first is not None:
-        lanes = tabu.plain_lanes(it)
-        tabu.tabu_search(it, lanes, first, 10, 0.0, math.inf, 0)
-
-
 def _search_period() -> None:
-    """Run policy iteration, simulation, annealing of loads, the search of loops with the bound of
-    chains, and the search of lane orders."""
+    """Run policy iteration, simulation, the searches for many tasks and that of lane orders."""
+    (space,) = search_spaces(tiny_problem("throughput"))
+    if has_large():
+        _search_large(space)
+    else:
+        first = next(gather(space, read_seconds))
+        best_orders(build_timed_graph(first), nodes=1)
+    ring = [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)]
+    howard(COMPILED_ARCS, ring)
+    simulate(COMPILED_ARCS, ring, ITERATIONS)
+
+
+def _search_large(space: SearchSpace) -> None:
+    """Run annealing of loads and the search of loops with the bound of chains."""
     from pearl.solvers.large.load_annealing import Annealing
     from pearl.solvers.large.loop_search import LoopSearch
     from pearl.solvers.large.starts import greedy
-    from pearl.solvers.large.tables import to_places
 
-    (space,) = search_spaces(_tiny("throughput"))
     loops = LoopSearch(space, 0)
     loops.run(STEPPED_S)
     if loops.best is not None:
         loops.step(loops.best.place)  # `run` makes no step if the first plan is the best
-    (few,) = search_spaces(_tiny("throughput", 3))
+    (few,) = search_spaces(tiny_problem("throughput", 3))
     next(LoopSearch(few, 0).every(), None)
     loads = to_places(space, even=True)
     start = greedy(loads)
     if start is not None:
         Annealing(loads, start, 0, math.inf, runs=0).run()
         best_orders(build_timed_graph(loads.assignment(start)), nodes=1)
-    ring = [(i, (i + 1) % COMPILED_ARCS, 1.0, 1) for i in range(COMPILED_ARCS)]
-    howard(COMPILED_ARCS, ring)
-    simulate(COMPILED_ARCS, ring, ITERATIONS)
 
 
-def _tiny(objective: str, count: int = MANY) -> Problem:
+def tiny_problem(objective: str, count: int = MANY) -> Problem:
     """Return a ring of tasks on two devices. count: as many as most compiled searches need."""
     names = [f"t{i}" for i in range(count)]
     edges = [Edge(a, b, bytes=1.0) for a, b in pairwise(names)]

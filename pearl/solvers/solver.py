@@ -21,8 +21,9 @@ from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
+from pearl.rooms import use_room
 from pearl.seeds import checked_seed
-from pearl.solvers import METHODS, find_method
+from pearl.solvers import ABSENT_METHODS, METHODS, find_method
 from pearl.solvers.channel_fit import fit_channels
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.garbage import collected_rarely
@@ -79,12 +80,15 @@ fewer firings, the spare plan takes 150 ms and is made after the method, if need
 
 def default_method(objective: str) -> str:
     """Return the default method of an objective: milp. For makespan it is cpsat if OR-Tools is
-    installed, else tabu: the list schedule and the tabu search from which cpsat begins."""
-    from pearl.solvers.methods import cpsat
+    installed, else tabu: the list schedule and the tabu search from which cpsat begins.
 
+    Raises:
+        SpecError: the room of makespan is left out.
+    """
     if objective != "makespan":
         return "milp"
-    return "cpsat" if cpsat.installed() else "tabu"
+    module = (METHODS | ABSENT_METHODS)["cpsat"].module
+    return "cpsat" if use_room(f"{module}:installed", "objective makespan")() else "tabu"
 
 
 def solve(

@@ -23,6 +23,7 @@ from pearl.algorithms.options import Acting, Deep, ReplayOptions, RolloutOptions
 from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
 from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.rooms import use_room
 from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
 from pearl.spec.env_spaces import env_spec, is_unknown_env
@@ -32,7 +33,7 @@ from pearl.spec.platform_files import read_platform, unfold
 from pearl.spec.system import EnvSpec, StaticSpec
 from pearl.spec.yaml_reader import Document, Where, parse, read_bytes, show
 from pearl.task_names import CALLED, TASKS, present_name
-from pearl_devices import Platform
+from pearl_devices import BACKENDS, Platform
 from pearl_devices.discover import host
 from pearl_devices.user_imports import refuse_standard
 
@@ -46,6 +47,10 @@ KEYS_OF_ALGORITHMS = {*get_type_hints(ReplayOptions), *get_type_hints(RolloutOpt
 
 ENVIRONMENT = re.compile(r"([A-Za-z_][\w.]*:)?[\w./-]+")
 """Forms of an environment's name: a gymnasium id, `module:Id-v0`, or `module:callable`."""
+
+CLUSTERS = {"ray": "pearl.cluster.discovery:platform_by"}
+"""Platform that a running cluster is → the function that asks its nodes. Its room may be left
+out."""
 
 Lines = list[tuple[Where, str]]
 """The path of keys to a value, and the line about its problem."""
@@ -251,12 +256,10 @@ class SpecChecker:
 
     def cluster(self) -> Platform | None:
         """Return the running cluster, or None with the reason in `lines`."""
-        from pearl.cluster import CARRIERS, carrier, discovery
-
         train = self.document.data.get("train")
         asked = train.get("carrier") if isinstance(train, Mapping) else None
         try:
-            return discovery.platform(carrier(asked if asked in CARRIERS else None))
+            return use_room(CLUSTERS["ray"], "platform ray")(asked)  # type: ignore[no-any-return]
         except SpecError as error:
             self.complain([(("platform",), f"given 'ray'; {line}") for line in error.problems])
             return None
@@ -271,11 +274,15 @@ class SpecChecker:
             near = suggest_nearest(given, known)
             device = next(iter(difflib.get_close_matches(given, catalogue(), 1, 0.8)), None)
             if device is not None:
+                kind = catalogue()[device]["kind"]
+                is_host = kind == next(iter(BACKENDS))  # the kind of every host device
+                made = f"cpu={device}" if is_host else f"cpu=here,{kind}={device}"
                 near = (
-                    f"; {device} is a device: `pearl init --platform cpu=here,gpu={device} "
-                    f"box.yaml` writes a platform with it, and `pearl advise SPEC --add {device}` "
-                    "says what it is worth"
+                    f"; {device} is a device: `pearl init --platform {made} box.yaml` writes a "
+                    "platform with it"
                 )
+                if not is_host:
+                    near += f", and `pearl advise SPEC --add {device}` says what it is worth"
             raise SpecError(
                 f"no platform of that name{near}; allowed are {', '.join(known)}, a path"
             )

@@ -27,8 +27,18 @@ from pearl.spec.messages import Complaint, allow, suggest_nearest
 from pearl.spec.quantities import Figure, Number, Sourced
 from pearl.spec.units import dimension_of
 from pearl.spec.yaml_reader import Where, show
-from pearl_devices import BACKENDS, Device, Link, Platform, backend, estimator, trust_kind
+from pearl_devices import (
+    ABSENT_KINDS,
+    BACKENDS,
+    Device,
+    Link,
+    Platform,
+    backend,
+    estimator,
+    trust_kind,
+)
 from pearl_devices.base import UNTIMED
+from pearl_devices.rooms import absence_text
 
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 """Module path of a custom device kind."""
@@ -46,6 +56,9 @@ def _kind(given: Any) -> str:
     if isinstance(given, str) and (given in BACKENDS or MODULE.fullmatch(given)):
         return given
     names = ", ".join(map(repr, (*BACKENDS, "a module path such as my_package.npu")))
+    if isinstance(given, str) and given in ABSENT_KINDS:
+        text = absence_text(f"device kind {given}", ABSENT_KINDS[given])
+        raise ValueError(f"{text}; allowed are {names}")
     raise PydanticKnownError("literal_error", {"expected": names})
 
 

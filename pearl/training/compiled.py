@@ -16,6 +16,7 @@ from pearl.graph.task_graph import TaskGraph
 from pearl.planner.stated_plan import check_stated_plan
 from pearl.planning.plan_validation import completions, unfold_replicas
 from pearl.planning.plans import Plan, load_plan
+from pearl.rooms import use_room
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
@@ -26,8 +27,11 @@ from pearl_devices.kernels.interface import OBSERVED, changes
 from pearl_devices.system import explain_no_processes, host_system
 
 if TYPE_CHECKING:
+    from pearl.cluster.lane_groups import LaneGroup
     from pearl.runtime.lanes.engine import Hosting
-    from pearl.runtime.remote.lane_groups import LaneGroup
+
+HOSTINGS: Mapping[Hosting, str] = {"ray": "pearl.cluster.ray_lane_client:"}
+"""Hosting of the lanes of other hosts → its module. Its room may be left out."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,8 @@ class CompiledPlan:
         host_of = {d.name: d.host for d in self.system.platform.devices}
         if len(set(host_of.values())) == 1:
             return ()
-        from pearl.runtime.remote.lane_groups import lane_groups
-
-        return lane_groups(self.protocol, host_of)
+        groups = use_room(HOSTINGS["ray"], "training on several hosts").lane_groups
+        return groups(self.protocol, host_of)  # type: ignore[no-any-return]
 
     @property
     def any_order(self) -> bool:

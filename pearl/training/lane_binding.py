@@ -12,6 +12,7 @@ from pearl.algorithms.families.learners import learning_tasks as learning_tasks
 from pearl.algorithms.interface import pass_first
 from pearl.errors import SpecError
 from pearl.planning.plans import plain
+from pearl.rooms import use_room
 from pearl.runtime import cpu_wait
 from pearl.runtime.environments import external_envs
 from pearl.runtime.protocol import channels, single_lane
@@ -20,13 +21,14 @@ from pearl.runtime.protocol.lane_recorder import UNTIMED, Sampling, plan_samplin
 from pearl.runtime.protocol.residency import Residency
 from pearl.spec.user_code import reporting_user_errors
 from pearl.training.checkpoints import restoring
+from pearl.training.compiled import HOSTINGS
 from pearl.training.milestones import Milestones
 from pearl.training.session import Session
 from pearl_devices import UnsupportedError, platform_json
 
 if TYPE_CHECKING:
+    from pearl.cluster.remote_worker import RemoteGroup
     from pearl.runtime.lanes.engine import Engine
-    from pearl.runtime.remote.remote_worker import RemoteGroup
 
 
 class Lanes(Protocol):
@@ -238,15 +240,8 @@ def _remote_groups(session: Session) -> list[RemoteGroup]:
     compiled = session.compiled
     if compiled.hosting != "ray" or not compiled.remote_groups:
         return []
-    from pearl.runtime.remote import ray_lane_client
-    from pearl.runtime.remote.batching import GroupFlows, plan_flows
-    from pearl.runtime.remote.remote_worker import RemoteGroup
-
-    groups = compiled.remote_groups
-    no_flows = [GroupFlows((), ()) for _ in groups]
-    flows = no_flows if compiled.any_order else plan_flows(compiled.protocol, groups)
-    client = ray_lane_client.RayLaneClient
-    return [RemoteGroup(g, f, client) for g, f in zip(groups, flows, strict=True)]
+    host = use_room(HOSTINGS["ray"], "training on several hosts").host_groups
+    return host(compiled.protocol, compiled.remote_groups, any_order=compiled.any_order)  # type: ignore[no-any-return]
 
 
 def reload_arrays(session: Session) -> None:

@@ -64,11 +64,12 @@ def answers(said: list[str]) -> Iterator[tuple[str, Callable[..., Any]]]:
         listener("buy", made.verdicts[:2])
         return made
 
-    yield "pearl.cli.planning.load_spec", of("load", SYSTEM)
-    yield "pearl.cli.planning.warn_of_measuring", of("warn", None)
+    for command in ("planning", "advising"):
+        yield f"pearl.cli.{command}.load_spec", of("load", SYSTEM)
+        yield f"pearl.cli.{command}.warn_of_measuring", of("warn", None)
     yield "pearl.planner.planner.plan", of("plan", two_device_plan())
     yield "pearl.planner.planner.pareto", of("pareto", Front(FRONT, [(80.0, 90.0)]))
-    yield "pearl.explanation.explain", of("explain", next(varied())[1])
+    yield "pearl.explain", of("explain", next(varied())[1])
     yield "pearl.advice.advise", advised
     yield "pearl.report.html.today", lambda: "1 Jan 2026"
     yield "pearl.report.origin._versions", lambda: "Python 3"

@@ -17,8 +17,8 @@ from pearl.cluster.chunks import (
     split_by_sizes,
     split_message,
 )
-from pearl.runtime.remote.messages import TEXT, pack
-from pearl.runtime.remote.ray_lane_client import RayLaneClient, _RayLaneServer
+from pearl.cluster.messages import TEXT, pack
+from pearl.cluster.ray_lane_client import RayLaneClient, _RayLaneServer
 
 INLINE = 100 * 1024
 """Bytes of an argument or result that Ray carries in its call (max_direct_call_object_size)."""

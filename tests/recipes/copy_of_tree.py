@@ -7,23 +7,39 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("pearl", "devices", "estimators", "configs", "tests", "examples", "benchmarks", "docs")
 
 
-def copy_of_tree(to: Path, patch: str = "") -> Path:
+FINDERS = """import sys
+
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in repr(f)]
+"""
+"""`sitecustomize` without the finder of an editable installation, which serves modules that the
+copy lacks from the tree that is installed."""
+
+
+def copy_of_tree(to: Path, patch: str = "", *, without: Iterable[str] = ()) -> Path:
     """Copies the packages, configs and tests to `to` / tree and applies tests/recipes/`patch`.
 
-    A patch that does not fit the tree is an AssertionError with the file and the lines.
+    A patch that does not fit the tree is an AssertionError with the file and the lines. without:
+    files and folders that are not copied.
     """
     tree = to / "tree"
+    gone = {ROOT / path for path in without}
+    machine_code = shutil.ignore_patterns("*.nbi", "*.nbc", "*.egg-info")
+
+    def left_out(at: str, names: list[str]) -> set[str]:
+        return {*machine_code(at, names), *(n for n in names if Path(at, n) in gone)}
+
     for folder in FOLDERS:
-        left_out = shutil.ignore_patterns("*.nbi", "*.nbc", "*.egg-info")
         shutil.copytree(ROOT / folder, tree / folder, ignore=left_out)
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "pearl_configs").symlink_to("configs")  # as the installed package is called
+    (tree / "sitecustomize.py").write_text(FINDERS)
     if patch:
         _apply(ROOT / "tests" / "recipes" / patch, tree)
     return tree

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pearl.cluster.lane_server import LaneServer
+from pearl.cluster.messages import STATE, pack
 from pearl.errors import SpecError
 from pearl.runtime.protocol import single_lane
 from pearl.runtime.protocol.binding import Binder
 from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
 from pearl.runtime.protocol.single_lane import Job, jobs_of_plan
-from pearl.runtime.remote.lane_server import LaneServer
-from pearl.runtime.remote.messages import STATE, pack
 from tests.runtime.test_kept_schedules import place, run_arrays, schedule
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from pearl.runtime.remote import batching, lane_server, remote_worker
-from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
-from pearl.runtime.remote.remote_worker import RemoteWorker
+from pearl.cluster import batching, lane_server, remote_worker
+from pearl.cluster.lane_server import LaneServer, RemoteLostError
+from pearl.cluster.remote_worker import RemoteWorker
 from pearl.training import loop
 from pearl.training.trainer import Trainer
 from pearl_devices import Link
@@ -89,7 +89,7 @@ class Here(LaneServer):
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    from pearl.runtime.remote import ray_lane_client
+    from pearl.cluster import ray_lane_client
 
     Here.made, Here.dies_at_start = [], False
     monkeypatch.setattr(ray_lane_client, "RayLaneClient", Here)

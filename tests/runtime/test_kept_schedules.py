@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from pearl.algorithms import algorithm
+from pearl.cluster import batching
+from pearl.cluster.lane_groups import LaneGroup, TaskMessages, lane_groups
 from pearl.errors import SpecError
 from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
@@ -23,8 +25,6 @@ from pearl.planning.replicas import ReplicaSplit, split_graph
 from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.control_block import WorkRange
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule, Firing, Slots
-from pearl.runtime.remote import batching
-from pearl.runtime.remote.lane_groups import LaneGroup, TaskMessages, lane_groups
 from pearl.spec.reading import load
 from pearl.spec.user_code import build_graph
 from pearl_devices import buffers

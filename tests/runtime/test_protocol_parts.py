@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pearl.cluster.messages import TEXT, header_words, pack, unpack
 from pearl.errors import SpecError
 from pearl.planning.replicas import ReplicaSplit, split_graph
 from pearl.runtime import child_process, clock
@@ -23,7 +24,6 @@ from pearl.runtime.protocol.lane_schedule import Firing, Slots
 from pearl.runtime.protocol.single_lane import (
     one_lane_order,
 )
-from pearl.runtime.remote.messages import TEXT, header_words, pack, unpack
 from pearl.spec.reading import load
 from pearl.spec.user_code import build_graph
 from pearl_devices import buffers

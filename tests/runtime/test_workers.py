@@ -7,16 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from pearl.cluster import Node
+from pearl.cluster import Node, ray_lane_client
+from pearl.cluster.lane_server import RemoteLostError
+from pearl.cluster.ray_lane_client import RayLaneClient
 from pearl.errors import SpecError
 from pearl.runtime.environments.external_envs import FailureLog
 from pearl.runtime.lanes import worker_monitor, workers
 from pearl.runtime.lanes.worker_monitor import WorkerMonitor
 from pearl.runtime.lanes.workers import LaneDiedError, Worker
 from pearl.runtime.protocol.single_lane import LaneError
-from pearl.runtime.remote import ray_lane_client
-from pearl.runtime.remote.lane_server import RemoteLostError
-from pearl.runtime.remote.ray_lane_client import RayLaneClient
 
 
 @pytest.mark.parametrize(

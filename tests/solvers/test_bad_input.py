@@ -21,7 +21,7 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS, solver
 from pearl.solvers.infeasible import iis
-from pearl.solvers.methods import cpsat
+from pearl.solvers.makespan import cpsat
 from pearl.solvers.model.method import OBJECTIVES
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.testing.graphs import loop, random_problem

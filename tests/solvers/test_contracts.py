@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pearl.solvers import METHODS
-from pearl.solvers.methods import cpsat
+from pearl.solvers.makespan import cpsat
 from pearl.testing import SolverContract
 
 

@@ -11,8 +11,7 @@ from pearl.planner.planner import build_problem
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.replicas import ReplicaSplit
-from pearl.solvers.large import split_selection
-from pearl.solvers.methods import milp
+from pearl.solvers.methods import milp, split_selection
 from pearl.spec.reading import load
 from pearl.time_limit import OutOfTimeError
 from pearl_devices import Link

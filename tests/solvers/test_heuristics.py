@@ -12,8 +12,8 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import heft
-from pearl.solvers.methods.first_schedule import critical_path_schedule, downward_rank
+from pearl.solvers.makespan import heft
+from pearl.solvers.makespan.first_schedule import critical_path_schedule, downward_rank
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.graphs import devices, loop, mode, star, tasks
 from pearl.testing.solver_contract import TOLERANCE, two_devices

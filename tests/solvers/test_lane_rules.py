@@ -27,7 +27,7 @@ from pearl.graph.cycle_ratio import howard
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers import find_method
-from pearl.solvers.methods import heft
+from pearl.solvers.makespan import heft
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.testing.exhaustive import _every_order

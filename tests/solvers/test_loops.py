@@ -18,10 +18,10 @@ from pearl.planning.timing import build_timed_graph
 from pearl.solvers.large import timed_native
 from pearl.solvers.large.loop_search import LoopSearch
 from pearl.solvers.large.starts import every, few
-from pearl.solvers.large.tables import scratch_of, to_places
 from pearl.solvers.methods import milp
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import cost_of, search_spaces
+from pearl.solvers.model.tables import scratch_of, to_places
 from pearl.solvers.orders.list_orders import in_turn, ring_period
 from pearl.solvers.orders.rings import to_arrays
 from pearl.testing.graphs import SHAPES, random_limited

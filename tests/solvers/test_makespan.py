@@ -25,9 +25,9 @@ from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers import METHODS
-from pearl.solvers.methods import cpsat, heft, tabu
-from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.tabu import TabuSearch, build_arrays, copies_of
+from pearl.solvers.makespan import cpsat, heft, tabu
+from pearl.solvers.makespan.cpsat_model import Model
+from pearl.solvers.makespan.tabu import TabuSearch, build_arrays, copies_of
 from pearl.solvers.model.dag_instance import build_instance, makespan_spaces
 from pearl.solvers.solver import default_method
 from pearl.testing.graphs import devices, loop, mode, random_problem, star, tasks

@@ -35,7 +35,7 @@ Register = Callable[..., str]
 
 GOOD = """
 from dataclasses import replace
-from pearl.solvers.methods import heft
+from pearl.solvers.makespan import heft
 def solve(problem, search):
     outcome = heft.solve(problem, search)
     best = outcome.best
@@ -72,7 +72,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
 
 def test_a_method_by_module_path_plans_and_explains_its_plans(own: Callable[[str], str]) -> None:
     name = own(
-        "from pearl.solvers.methods.heft import solve as other\nCALLS = []\n"
+        "from pearl.solvers.makespan.heft import solve as other\nCALLS = []\n"
         "def solve(problem, search):\n    CALLS.append(search.method)\n"
         "    return other(problem, search)\n"
     )

@@ -20,10 +20,10 @@ from pearl.solvers import METHODS, solver
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.large.load_annealing import Annealing
 from pearl.solvers.large.starts import greedy
-from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods import milp
 from pearl.solvers.model import highs
 from pearl.solvers.model.search_space import search_spaces
+from pearl.solvers.model.tables import to_places
 from pearl.testing.graphs import devices, mode, star, tasks
 from pearl.time_limit import STRIDE, OutOfTimeError, extended, look, watched, within
 from pearl.verification import check_plan
@@ -177,7 +177,7 @@ import sys, threading
 from benchmarks.solver.instances import large, small
 from pearl.solvers.model import highs
 from pearl import solve
-from pearl.solvers.methods import cpsat, tabu
+from pearl.solvers.makespan import cpsat, tabu
 from tests.solvers.test_makespan import random_shop
 
 what = sys.argv[1]

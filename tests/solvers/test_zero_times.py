@@ -14,7 +14,7 @@ from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.io import read_fjsp
 from pearl.planning.costs import CostTable
-from pearl.solvers.methods import cpsat
+from pearl.solvers.makespan import cpsat
 from pearl.testing.graphs import SHAPES, devices, mode, random_limited, star, tasks
 
 WITH_CPSAT = pytest.mark.skipif(not cpsat.installed(), reason="needs the extra cpsat")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pearl_devices.base import Buffers, Call, Device
+from pearl_devices.base import Buffers, Call, Device, Link
 from pearl_devices.device_kind import DeviceMemory
 from pearl_devices.kernel import Kernel
 
@@ -23,6 +23,18 @@ ESTIMATE = "pearl_estimators.gpu.calibration:calibrated_or_roofline"
 COUNTER = "pearl_estimators.gpu.energy:nvml"
 TIMER = "pearl_estimators.gpu.timing:time_gpu_here"
 VERIFY = "pearl_devices.gpu.verify:verify"
+
+
+def find_here(host_bytes: float) -> tuple[list[tuple[Device, Link]], list[str]]:
+    """Return the GPUs of this machine, each with its link to the CPU, and notes on those left out.
+
+    host_bytes: of the memory of the CPU.
+    """
+    from pearl_devices.gpu.nvml import find_gpus
+    from pearl_devices.gpu.torch_gpus import torch_gpus
+
+    found, notes = find_gpus(host_bytes)
+    return found or list(torch_gpus("cpu", "gpu")), notes
 
 
 def offers(kernel: Kernel, device: Device) -> tuple[tuple[str, int], ...]:

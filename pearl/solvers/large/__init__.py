@@ -1,11 +1,4 @@
-"""Assignments of hundreds of tasks and more: annealing and bounds from loads."""
+"""Assignments of hundreds of tasks and more: annealing and bounds from loads. The room may be left
+out."""
 
-__all__ = [
-    "greedy_replicas",
-    "load_annealing",
-    "load_search",
-    "loop_search",
-    "split_selection",
-    "starts",
-    "tables",
-]
+__all__ = ["load_annealing", "load_search", "loop_search", "starts"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from pearl.solvers.large.tables import LINK, NOBODY
+from pearl.solvers.model.tables import LINK, NOBODY
 from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")

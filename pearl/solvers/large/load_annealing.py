@@ -14,8 +14,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl.solvers.large.tables import Floats, Ints, Places
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.tables import Floats, Ints, Places
 from pearl.time_limit import look
 
 MOVES = 50_000

@@ -13,32 +13,20 @@ from contextlib import suppress
 
 import numpy as np
 
-from pearl.graph.period import topological
-from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.solvers.large.load_annealing import LOOK_S, Annealing, counting_bound
 from pearl.solvers.large.load_bound import LoadProgram
-from pearl.solvers.large.starts import EVERY, greedy
-from pearl.solvers.large.tables import Ints, Places, to_places
+from pearl.solvers.large.starts import greedy
 from pearl.solvers.model.bounds import NOTHING, CostBound
 from pearl.solvers.model.result import SAME
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.tables import Ints, Places, to_places
+from pearl.solvers.model.traits import FIRST, MANY, is_acyclic
 from pearl.time_limit import OutOfTimeError
-
-MANY, FEW = 40, 16
-"""Number of classes from which annealing by loads repays loading its compiled code (assumed): with
-cycles between tasks, and without, so that loads alone bound the period."""
-
-LOOPS = 6
-"""Number of firings from which the search of graphs with cycles is tried. For fewer, the period
-form proves the best plan at once (assumed)."""
 
 COLUMNS = 8_000
 """Number of variables of a load program up to which HiGHS also gets the period form (assumed: some
 300 tasks on 16 devices with copies)."""
-
-FIRST = 0.1
-"""Share of the time limit for annealing before the period form starts (assumed)."""
 
 MOMENT_S = 1.0
 """Longest time in seconds for annealing alone, before the load program is built (assumed)."""
@@ -51,72 +39,6 @@ the same core afterwards (assumed)."""
 ENDING_S = 0.5
 """Seconds to wait for a search in the background. A search whose code is still being compiled ends
 by itself afterwards."""
-
-
-def applies_to(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether annealing of loads suits a search space: many tasks, some with a choice of
-    lane. It knows no limit but memory: what breaks another one is a start of `loop_search`."""
-    return (
-        problem.objective == "throughput"
-        and _has_choice(space)
-        and len(space.classes) >= FEW
-        and (len(space.classes) >= MANY or is_acyclic(space))
-    )
-
-
-def overlaps(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether the value of an assignment depends on more than loads: on its orders around
-    cycles, on energy, or on rules that couple lanes (`loop_search`)."""
-    return (
-        len(space.expansion.nodes) >= LOOPS
-        and _has_choice(space)
-        and (is_coupled(space, problem) or not is_acyclic(space))
-    )
-
-
-def is_coupled(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether rules other than memory couple the lanes, or energy counts."""
-    return (
-        problem.objective != "throughput"
-        or problem.limits.power_w is not None
-        or space.max_lanes < math.inf
-        or space.lanes_couple
-    )
-
-
-def _has_choice(space: SearchSpace) -> bool:
-    return any(len(o) > 1 or space.lanes[o[0].device] > 1 for o in space.options)
-
-
-def is_pooled(space: SearchSpace) -> bool:
-    """Return whether some modes are wider than an even share of their device."""
-    platform = space.costs.platform
-    share = {d.name: d.width // space.lanes[d.name] for d in platform.devices}
-    return any(m.width > share[m.device] for options in space.options for m in options)
-
-
-def complete(space: SearchSpace, problem: Problem) -> bool:
-    """Return whether a search space has so few assignments that each can be valued, and all of them
-    are lanes of its classes: one mode on each device that suits all of its lanes, no pair term, and
-    no rule but memory that couples lanes."""
-    several = [d for d, n in space.lanes.items() if n > 1]
-    used, classes = {m.device for o in space.options for m in o}, len(space.classes)
-    return (
-        not is_coupled(space, problem)
-        and sum(min(space.lanes[d], classes) for d in used) ** classes <= EVERY
-        and not is_pooled(space)
-        and not space.pair_terms
-        and all(len(here) == 1 for unit in space.on_device for here in unit.values())
-        and not (several and any(len(members) > 1 for members in space.classes))
-    )
-
-
-def is_acyclic(space: SearchSpace) -> bool:
-    """Return whether no cycle joins two tasks, so that only loads bound the period."""
-    tasks = {t.name: k for k, t in enumerate(space.expansion.graph.tasks)}
-    edges = space.expansion.graph.edges
-    flow = [(tasks[e.src], tasks[e.dst]) for e in edges if e.src != e.dst]
-    return len(topological(len(tasks), flow)) == len(tasks)
 
 
 def chained(space: SearchSpace) -> CostBound:

@@ -21,7 +21,8 @@ from pearl.solvers.large import loop_moves, timed_native
 from pearl.solvers.large.chain_bound import ChainBound, climb
 from pearl.solvers.large.chain_program import ChainProgram
 from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, spread
-from pearl.solvers.large.tables import (
+from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.tables import (
     Ints,
     Scratch,
     Tables,
@@ -30,7 +31,6 @@ from pearl.solvers.large.tables import (
     scratch_of,
     to_places,
 )
-from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.orders.list_orders import ring_period
 from pearl.solvers.orders.rings import SAME, Next, Rings, TimedArrays, to_orders
 from pearl.solvers.orders.search import GROWTH, rising

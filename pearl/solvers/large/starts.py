@@ -7,17 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pearl.solvers.large.tables import LANE, Floats, Ints, Places, Scratch, Tables, scratch_of
+from pearl.solvers.model.tables import LANE, Floats, Ints, Places, Scratch, Tables, scratch_of
+from pearl.solvers.model.traits import EVERY
 
 SETS = 12
 """Largest number of lanes for which all orders of lanes are tried: 2 to this power sets."""
 
 SAMPLES = 60
 """Number of orders that are tried for more lanes (assumed)."""
-
-EVERY = 20_000
-"""Largest number of assignments that are all valued: those of 9 classes on 3 lanes take 20
-CPU-milliseconds."""
 
 MENDING, MENDED = 4_000, 2e-4
 """Steps of annealing, besides 20 for each class, until an assignment breaks no rule, and their

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from pearl.graph.compiled_policy import improve_policy, start_policy
-from pearl.solvers.large.tables import LANE, LINK
+from pearl.solvers.model.tables import LANE, LINK
 from pearl.solvers.orders.rings import TimedArrays
 from pearl_devices.primitives.code_cache import compiled
 

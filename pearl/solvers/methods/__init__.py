@@ -1,11 +1,3 @@
 """Solution methods, one file each, and code that several methods share."""
 
-__all__ = [
-    "cpsat",
-    "enumeration",
-    "heft",
-    "relaxation_bounds",
-    "simple_plans",
-    "tabu",
-    "tabu_native",
-]
+__all__ = ["enumeration", "relaxation_bounds", "simple_plans"]

@@ -20,20 +20,8 @@ from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
-from pearl.solvers.large.load_search import (
-    FIRST,
-    LoadSearch,
-    applies_to,
-    complete,
-    is_acyclic,
-    is_coupled,
-    is_pooled,
-    overlaps,
-)
-from pearl.solvers.large.split_selection import select_splits
-from pearl.solvers.large.starts import mended
-from pearl.solvers.large.tables import to_places
 from pearl.solvers.methods.simple_plans import simple_plan
+from pearl.solvers.methods.split_selection import select_splits
 from pearl.solvers.model.bounds import ALL, NOTHING, CostBound
 from pearl.solvers.model.cost_floor import cost_floor
 from pearl.solvers.model.fusion_space import FusionSpace, fusion_spaces
@@ -45,12 +33,26 @@ from pearl.solvers.model.search_space import (
     search_spaces,
     without_numbers,
 )
+from pearl.solvers.model.tables import to_places
+from pearl.solvers.model.traits import (
+    FIRST,
+    MANY,
+    applies_to,
+    complete,
+    has_large,
+    is_acyclic,
+    is_coupled,
+    is_pooled,
+    overlaps,
+    require_large,
+)
 from pearl.solvers.orders.lane_sequencing import NODES, OrderResult, best_orders
 from pearl.solvers.period.fusion_form import FusionForm
 from pearl.solvers.period.period_form import PeriodForm
 from pearl.time_limit import OutOfTimeError, extended, within
 
 if TYPE_CHECKING:
+    from pearl.solvers.large.load_search import LoadSearch
     from pearl.solvers.large.loop_search import LoopSearch
 
 ALONE = 0.3
@@ -186,7 +188,7 @@ class _Branches:
 
     def run(self) -> None:
         self._raise_floors(programs=False)
-        self._loops = [i for i, space in enumerate(self.spaces) if overlaps(space, self.problem)]
+        self._loops = [i for i, space in enumerate(self.spaces) if self._is_loop(space)]
         if self.start is not None:
             self.best = self.start
         for i in sorted(self._loops, key=lambda i: (self._open[i], i)):
@@ -222,6 +224,10 @@ class _Branches:
                 break
             self._next(min(small, key=lambda i: (self._open[i], i)))  # least bound first
         self._order_further()
+
+    def _is_loop(self, space: SearchSpace) -> bool:
+        """Return whether the searches of loops suit a search space and are not left out."""
+        return overlaps(space, self.problem) and has_large()
 
     def _raise_floors(self, *, programs: bool) -> None:
         for i in self._open:
@@ -269,7 +275,7 @@ class _Branches:
             form.exclude(chosen)
             self._open[len(self.spaces)] = cost_floor(space, self.problem.objective, programs=False)
             self.spaces.append(space)
-            if overlaps(space, self.problem):
+            if self._is_loop(space):
                 self._loops.append(len(self.spaces) - 1)
                 if len(space.classes) >= AHEAD:
                     self._overlap()
@@ -431,6 +437,12 @@ class _Branches:
                 continue
             if not applies_to(space, self.problem):
                 continue
+            if len(space.classes) < MANY and not has_large():
+                continue  # the period form suffices
+            require_large(len(space.classes))
+            from pearl.solvers.large.load_search import LoadSearch
+            from pearl.solvers.large.starts import mended
+
             best = self.best
             same = best is not None and best.assignment.expansion is space.expansion
             start = best.assignment if best and same else None

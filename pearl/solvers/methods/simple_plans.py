@@ -18,14 +18,13 @@ import numpy as np
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
-from pearl.solvers.large.greedy_replicas import place_replicas
-from pearl.solvers.large.load_search import FEW
-from pearl.solvers.large.starts import contiguous, greedy, mended
-from pearl.solvers.large.tables import to_places
+from pearl.solvers.methods.greedy_replicas import place_replicas
 from pearl.solvers.methods.relaxation_bounds import to_plan
 from pearl.solvers.model.dag_instance import order_by_times
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace, cost_of, each_space
+from pearl.solvers.model.tables import to_places
+from pearl.solvers.model.traits import FEW, has_large
 from pearl.solvers.orders.lane_sequencing import MANY, OrderResult, best_orders
 from pearl.solvers.orders.list_orders import ring_period, shifted_orders
 from pearl.time_limit import OutOfTimeError
@@ -83,7 +82,10 @@ def simple_plan(
 
 
 def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
-    if len(space.classes) >= FEW:  # first, as it is good and quick: time may end the others
+    if len(space.classes) >= FEW and has_large():
+        from pearl.solvers.large.starts import greedy, mended
+
+        # first, as it is good and quick: time may end the others
         loads = to_places(space, problem)
         place = mended(loads, greedy(loads))
         if place is not None:
@@ -190,6 +192,10 @@ def _shifted(a: Assignment, keys: list[tuple[float, float, float]]) -> Candidate
 def _balanced(space: SearchSpace) -> Iterator[Assignment]:
     """Yield the one of two assignments with balanced loads whose largest load is less, if there is
     one: contiguous rows of classes, and the largest classes first."""
+    if not has_large():
+        return
+    from pearl.solvers.large.starts import contiguous, greedy
+
     b = to_places(space, even=True)
     rows = next(contiguous(b, np.random.default_rng(0)), None)
     some = [b.assignment(place) for place in (rows, greedy(b)) if place is not None]

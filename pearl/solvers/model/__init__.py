@@ -7,9 +7,10 @@ __all__ = [
     "fusion_space",
     "highs",
     "linear",
-    "list_schedule",
     "method",
     "name_checks",
     "result",
     "search_space",
+    "tables",
+    "traits",
 ]

@@ -70,9 +70,14 @@ class Method:
     code: str
     objectives: tuple[str, ...]
 
+    @property
+    def module(self) -> str:
+        """The module of the code."""
+        return str(self.code).partition(":")[0]
+
     def fault_error(self, name: str, fault: str) -> SpecError:
         """Return an error that names the file of method `name` and the fault."""
-        file = str(self.code).partition(":")[0].replace(".", "/")
+        file = self.module.replace(".", "/")
         return SpecError(
             f"method {name!r}: {file}.py: {fault}; {quote(self.code)} must be a function "
             "solve(problem: Problem, search: Search) -> Outcome"

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pearl.cluster.lane_groups import LaneGroup
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
-from pearl.runtime.remote.lane_groups import LaneGroup
 
 MAX_ITERATIONS_PER_MESSAGE = 64
 """Most iterations per message (assumed: losses and signals are checked as often)."""

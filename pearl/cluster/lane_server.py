@@ -11,6 +11,20 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pearl.cluster.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
+from pearl.cluster.batching import GroupFlows, flow_from_json
+from pearl.cluster.lane_groups import LaneGroup
+from pearl.cluster.mailbox import Mailbox, mailboxes
+from pearl.cluster.messages import (
+    CONTROL,
+    FIRINGS,
+    STATE,
+    TEXT,
+    Message,
+    header_words,
+    pack,
+    unpack,
+)
 from pearl.runtime.environments import external_envs
 from pearl.runtime.lanes.async_actor import AsyncActor
 from pearl.runtime.lanes.engine import bind_lane, restore_envs, shared_counters
@@ -26,20 +40,6 @@ from pearl.runtime.lanes.workers import error_text, raise_when_stopped
 from pearl.runtime.protocol.binding import Lags, add_lags
 from pearl.runtime.protocol.control_block import PARKED, ControlBlock, wake_all
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.remote.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
-from pearl.runtime.remote.batching import GroupFlows, flow_from_json
-from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.mailbox import Mailbox, mailboxes
-from pearl.runtime.remote.messages import (
-    CONTROL,
-    FIRINGS,
-    STATE,
-    TEXT,
-    Message,
-    header_words,
-    pack,
-    unpack,
-)
 from pearl_devices.primitives.code_cache import sources
 from pearl_devices.system import host_system
 

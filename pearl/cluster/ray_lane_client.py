@@ -18,15 +18,19 @@ from typing import Any
 import numpy as np
 
 from pearl.cluster import connect, nodes, on_node
+from pearl.cluster.batching import GroupFlows, plan_flows
 from pearl.cluster.chunks import chunk_count, join_chunks, split_by_sizes, split_message
 from pearl.cluster.door import Rendezvous, TransportListener, join
+from pearl.cluster.lane_groups import LaneGroup
+from pearl.cluster.lane_groups import lane_groups as lane_groups
+from pearl.cluster.lane_server import LaneServer, RemoteLostError
+from pearl.cluster.messages import Message
+from pearl.cluster.remote_worker import RemoteGroup
 from pearl.cluster.transport import HEARTBEAT_S, SENT_S, Transport
 from pearl.errors import SpecError
 from pearl.runtime.lanes.workers import READY_S, error_text
+from pearl.runtime.protocol.lane_schedule import ExecutionSchedule
 from pearl.runtime.protocol.single_lane import LaneError
-from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.lane_server import LaneServer, RemoteLostError
-from pearl.runtime.remote.messages import Message
 from pearl.waits import NAMED_S, naming
 
 ANSWER_S = 30.0
@@ -39,6 +43,15 @@ PULLS = 2
 """Calls for messages that are under way at the same time."""
 
 NOTHING: Message = np.empty(0, np.uint8)
+
+
+def host_groups(
+    protocol: ExecutionSchedule, groups: Sequence[LaneGroup], *, any_order: bool
+) -> list[RemoteGroup]:
+    """Return the remote lane groups of a plan with their messages and their actors of Ray."""
+    no_flows = [GroupFlows((), ()) for _ in groups]
+    flows = no_flows if any_order else plan_flows(protocol, groups)
+    return [RemoteGroup(g, f, RayLaneClient) for g, f in zip(groups, flows, strict=True)]
 
 
 class _RayLaneServer(LaneServer):

@@ -15,21 +15,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pearl.cluster import carrier
-from pearl.errors import SpecError
-from pearl.runtime.child_process import ANSWER_S
-from pearl.runtime.lanes.lane_runner import SLEEP_S
-from pearl.runtime.lanes.workers import LaneDiedError, Measured, Worker, error_text
-from pearl.runtime.protocol import recovery
-from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.protocol.single_lane import LaneError
-from pearl.runtime.remote.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
-from pearl.runtime.remote.batching import GroupFlows
-from pearl.runtime.remote.lane_groups import LaneGroup
-from pearl.runtime.remote.lane_server import LaneClient, RemoteLostError, control_words
-from pearl.runtime.remote.mailbox import Mailbox, mailboxes
-from pearl.runtime.remote.messages import (
+from pearl.cluster.async_mailbox import GrantMailbox, StepMailbox, async_mailboxes
+from pearl.cluster.batching import GroupFlows
+from pearl.cluster.lane_groups import LaneGroup
+from pearl.cluster.lane_server import LaneClient, RemoteLostError, control_words
+from pearl.cluster.mailbox import Mailbox, mailboxes
+from pearl.cluster.messages import (
     CONTROL,
     FIRINGS,
     STATE,
@@ -38,6 +29,15 @@ from pearl.runtime.remote.messages import (
     pack,
     unpack,
 )
+from pearl.cluster.transport import carrier
+from pearl.errors import SpecError
+from pearl.runtime.child_process import ANSWER_S
+from pearl.runtime.lanes.lane_runner import SLEEP_S
+from pearl.runtime.lanes.workers import LaneDiedError, Measured, Worker, error_text
+from pearl.runtime.protocol import recovery
+from pearl.runtime.protocol.control_block import ControlBlock
+from pearl.runtime.protocol.run_context import RunContext
+from pearl.runtime.protocol.single_lane import LaneError
 from pearl_devices.primitives.code_cache import sources
 
 PULL_S = 1.0

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from pearl.planning.timing import Assignment, delay_s
-from pearl.solvers.large.tables import Ints, Places, to_places
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.tables import Ints, Places, to_places
 from pearl.time_limit import look
 
 Way = tuple[int, ...]

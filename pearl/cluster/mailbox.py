@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pearl.cluster.batching import GroupFlows, MessageFlow
+from pearl.cluster.lane_groups import LaneGroup, TaskMessages
+from pearl.cluster.messages import FIRINGS, WORDS, Message, header_words, pack, unpack
 from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.remote.batching import GroupFlows, MessageFlow
-from pearl.runtime.remote.lane_groups import LaneGroup, TaskMessages
-from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, header_words, pack, unpack
 
 
 @dataclass

@@ -15,11 +15,9 @@ from dataclasses import replace
 from itertools import islice
 
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import heft
-from pearl.solvers.methods.relaxation_bounds import any_feasible_schedule, best_of
-from pearl.solvers.methods.simple_plans import gather, spread
-from pearl.solvers.model.dag_instance import DagInstance, fastest
-from pearl.solvers.model.list_schedule import (
+from pearl.solvers.makespan import heft
+from pearl.solvers.makespan.list_outcome import any_feasible_schedule, best_of
+from pearl.solvers.makespan.list_schedule import (
     Place,
     Schedule,
     build_schedule,
@@ -27,6 +25,8 @@ from pearl.solvers.model.list_schedule import (
     places_of,
     soonest,
 )
+from pearl.solvers.methods.simple_plans import gather, spread
+from pearl.solvers.model.dag_instance import DagInstance, fastest
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate
 from pearl.solvers.model.search_space import SearchSpace

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pearl.planning.timing import Assignment, build_timed_graph, delay_s
-from pearl.solvers.methods.cpsat_rows import extra_ticks, lane_rules, memory_rows
+from pearl.solvers.makespan.cpsat_rows import extra_ticks, lane_rules, memory_rows
 from pearl.solvers.model.dag_instance import DagInstance, fastest, order_by_times, start_times_s
 from pearl.solvers.model.result import Candidate
 from pearl.time_limit import look

@@ -22,8 +22,8 @@ from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.infeasible.iis import no_plan_error
-from pearl.solvers.large.tables import LANE, to_places
-from pearl.solvers.methods.first_schedule import first_schedule
+from pearl.solvers.makespan.first_schedule import first_schedule
+from pearl.solvers.makespan.list_schedule import Place, build_assignment, build_schedule, places_of
 from pearl.solvers.model.bounds import ALL, CostBound
 from pearl.solvers.model.dag_instance import (
     Arrival,
@@ -34,10 +34,10 @@ from pearl.solvers.model.dag_instance import (
     order_by_times,
     start_times_s,
 )
-from pearl.solvers.model.list_schedule import Place, build_assignment, build_schedule, places_of
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.result import SAME, Candidate, Outcome
 from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.tables import LANE, to_places
 from pearl.time_limit import OutOfTimeError, look
 
 Ints = NDArray[np.int64]
@@ -335,7 +335,7 @@ class TabuSearch:
         self._move(0, 0.0)  # numba takes time to load, and would lose a Ctrl-C amid `run`
 
     def _move(self, moves: int, enough: float) -> None:
-        from pearl.solvers.methods.tabu_native import search
+        from pearl.solvers.makespan.tabu_native import search
 
         search(
             self.shop, self.copies, self.way, self.ahead, self.behind, self.best_way,

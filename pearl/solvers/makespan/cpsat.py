@@ -19,9 +19,9 @@ from typing import Any
 
 from pearl.errors import SpecError
 from pearl.planning.problem import Problem
-from pearl.solvers.methods import tabu
-from pearl.solvers.methods.cpsat_model import Model
-from pearl.solvers.methods.tabu import search_each
+from pearl.solvers.makespan import tabu
+from pearl.solvers.makespan.cpsat_model import Model
+from pearl.solvers.makespan.tabu import search_each
 from pearl.solvers.model.dag_instance import DagInstance
 from pearl.solvers.model.highs import GRACE_S
 from pearl.solvers.model.method import Search

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from pearl.cluster.lane_groups import LaneGroup, TaskMessages
+from pearl.cluster.mailbox import Traffic
+from pearl.cluster.messages import FIRINGS, WORDS, Message, pack, unpack
 from pearl.runtime.lanes.async_actor import copy_of, granted_counter, slot_of, version_counter
 from pearl.runtime.protocol.control_block import ControlBlock
 from pearl.runtime.protocol.run_context import RunContext
-from pearl.runtime.remote.lane_groups import LaneGroup, TaskMessages
-from pearl.runtime.remote.mailbox import Traffic
-from pearl.runtime.remote.messages import FIRINGS, WORDS, Message, pack, unpack
 
 
 @dataclass
