@@ -78,7 +78,7 @@ def test_a_kind_of_one_file_and_one_line_is_planned_listed_and_labelled(kind: An
     listed = "pim A processor in memory: draws and stores replay where it lies (width in banks, "
     assert listed + "simulated)" in " ".join(Ran("list", "kinds").out.split())
     assert Ran("check", spec).status == 0
-    k = system_kernel(system, "replay_sample")
+    k = system_kernel(system, "sample")
     found = estimate(k, near, width=4)
     assert found.latency_s == pytest.approx(k.bytes_in / (4 * 2e9))
     assert found.energy_j == pytest.approx(0.5 * 9 * found.latency_s)
