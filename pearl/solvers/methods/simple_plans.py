@@ -83,12 +83,12 @@ def simple_plan(
 
 
 def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
-    if len(space.classes) >= FEW:  # first, as it is good and quick: time may end the others
+    yield from place_replicas(space)
+    if len(space.classes) >= FEW:  # early, as it is good and quick: time may end the others
         loads = to_places(space, problem)
         place = mended(loads, greedy(loads))
         if place is not None:
             yield loads.assignment(place)
-    yield from place_replicas(space)
     for a in chain(gather(space, read_seconds), gather(space, read_joules)):
         yield a
         yield spread(space, a)
