@@ -22,6 +22,7 @@ from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.time_limit import watched
+from pearl_devices import Platform
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -275,6 +276,22 @@ def _lanes(p: SearchSpace, even: bool) -> tuple[list[tuple[str, int, int]], bool
     return lanes, pooled
 
 
+def _routes(platform: Platform) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return `Tables.hop`, `second`, `wait` and `byte_wait` of a platform."""
+    index = {d.name: k for k, d in enumerate(platform.devices)}
+    direct = np.full((len(index), len(index)), -1, np.int64)
+    for k, link in enumerate(platform.links):
+        direct[index[link.a], index[link.b]] = direct[index[link.b], index[link.a]] = k
+    up = direct[:, index[platform.host]]
+    joined = (up[:, None] >= 0) & (up >= 0) & ~np.eye(len(up), dtype=bool)
+    hop = np.where((direct < 0) & joined, up[:, None], direct)
+    second = np.where((direct < 0) & joined, up, -1)
+    # the last entry is for -1, no link
+    waits = np.array([*(link.latency_s for link in platform.links), 0.0])
+    byte_waits = np.array([*(1 / link.bytes_per_s for link in platform.links), 0.0])
+    return hop, second, waits[hop] + waits[second], byte_waits[hop] + byte_waits[second]
+
+
 def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool = False) -> Places:
     """Return the tables of a search space.
 
@@ -349,22 +366,8 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
     for u, v in p.apart if problem else ():
         apart[item[u]].add(int(item[v]))
         apart[item[v]].add(int(item[u]))
-    size = len(names), len(names)
-    hop, second = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    wait, byte_wait = np.zeros(size), np.zeros(size)
-    link_number = {link.name: k for k, link in enumerate(platform.links)}
-    used = {device for device, _, _ in listed} | {platform.host}
-    linked = {end for link in platform.links for end in (link.a, link.b)}
-    for i, src in enumerate(names):
-        for j, dst in enumerate(names):
-            if src == dst or not {src, dst} <= used & linked:
-                continue
-            route = platform.route(src, dst)
-            hop[i, j] = link_number[route[0].name]
-            second[i, j] = link_number[route[1].name] if len(route) > 1 else -1
-            wait[i, j] = sum(link.latency_s for link in route)
-            byte_wait[i, j] = sum(1 / link.bytes_per_s for link in route)
     host = index[platform.host]
+    hop, second, wait, byte_wait = _routes(platform)
     kinds = {"link": LINK, "lane": LANE, "nobody": NOBODY}
     links, terms = platform.links, p.lane_terms if problem else ()
     always = platform.idle_w()
