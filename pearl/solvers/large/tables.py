@@ -20,7 +20,7 @@ from pearl.graph.period import topological
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.time_limit import watched
 from pearl_devices import Platform
 
@@ -59,7 +59,7 @@ class Tables(NamedTuple):
     apart_first, apart: class → the classes that must not share its lane.
     term_unit, term_other, term_s, term_shared: the lane terms (`SearchSpace.lane_terms`).
     joules: (classes, lanes), of an iteration. idle_w, always_w: device → power if it is used, and
-        power of the others. power_w: the limit. frugal: whether the cost is energy.
+        power of the others. power_w, longest_s: limits. frugal: whether the cost is energy.
     pooled: whether the lanes of a device do not all fit at once.
     """
 
@@ -116,6 +116,7 @@ class Tables(NamedTuple):
     idle_w: Floats
     always_w: float
     power_w: float
+    longest_s: float
     frugal: bool
     pooled: bool
 
@@ -429,6 +430,7 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         idle_w=np.array([platform.idle_w({n})[n] - always[n] for n in names], np.float64),
         always_w=math.fsum(always.values()),
         power_w=math.inf if limit_w is None else float(limit_w),
+        longest_s=longest_s(x.graph, problem.limits) if problem else math.inf,
         frugal=problem is not None and problem.objective == "power_efficiency",
         pooled=pooled,
     )

@@ -15,6 +15,9 @@ from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
 
+LATE = 20.0
+"""Cost of a period of twice the longest one, as a multiple of its energy (assumed)."""
+
 
 @_native
 def copies(t, place, latency, occupancy, load, size, payer, reached, sent_bytes):
@@ -173,13 +176,17 @@ def excess(t, place, s):
 @_native
 def cost_of(t, place, period):
     """Return the cost of a period in seconds, or in joules of an iteration: the period at which
-    the power is within its limit, and its energy. Copies take no energy here."""
+    the power is within its limit, and its energy. Copies take no energy here. A period beyond the
+    longest one costs more energy than it takes."""
     if t.power_w == np.inf and not t.frugal:
         return period
     joules, idle = _energy(t, place)
     if t.power_w < np.inf and joules + idle * period > t.power_w * period:
         period = joules / (t.power_w - idle) if t.power_w > idle else np.inf
-    return joules + idle * period if t.frugal else period
+    if not t.frugal:
+        return period
+    late = _late_w(t, joules) * (period - t.longest_s) if period > t.longest_s else 0.0
+    return joules + idle * period + late
 
 
 @_native
@@ -188,7 +195,16 @@ def period_at(t, place, cost):
     if not t.frugal:
         return cost
     joules, idle = _energy(t, place)
-    return (cost - joules) / idle if idle > 0.0 else np.inf
+    intime = joules + idle * t.longest_s
+    if cost > intime:
+        return t.longest_s + (cost - intime) / (idle + _late_w(t, joules))
+    return (cost - joules) / idle if idle > 0.0 else t.longest_s
+
+
+@_native
+def _late_w(t, joules):
+    """Return the joules that each second beyond the longest period costs."""
+    return LATE * joules / t.longest_s
 
 
 @_native
