@@ -134,11 +134,24 @@ def bound_of(t, place, s):
 
 @_native
 def excess(t, place, s):
-    """Return by how much an assignment breaks the rules that couple classes; 0 if it keeps them.
+    """Return by how much an assignment breaks the rules that couple classes; 0 if it keeps them."""
+    return crowding(t, place, s) + clashes(t, place)
 
-    The rules are memory of devices and of units, width, numbers of lanes, and classes that must not
-    share a lane.
-    """
+
+@_native
+def clashes(t, place):
+    """Return the number of pairs of classes that share a lane and must not."""
+    ends = 0
+    for c in range(len(place)):
+        for e in range(t.apart_first[c], t.apart_first[c + 1]):
+            ends += place[t.apart[e]] == place[c]
+    return ends / 2
+
+
+@_native
+def crowding(t, place, s):
+    """Return by how much an assignment exceeds memory of devices and of units, width, and numbers
+    of lanes."""
     over, squares, lanes = 0.0, 0.0, 0
     s.used[:] = 0.0
     s.kept[:] = 0.0
@@ -148,9 +161,6 @@ def excess(t, place, s):
         s.used[t.device[k]] += t.memory[c]
         s.kept[k] += t.unit_bytes[c, k]
         s.held[k] += 1
-        for e in range(t.apart_first[c], t.apart_first[c + 1]):
-            if place[t.apart[e]] == k:
-                over += 0.5
     for d in range(len(s.used)):
         if s.used[d] > 0.0 and s.used[d] > t.capacity[d]:
             over += 1e-6 + (s.used[d] - t.capacity[d]) / s.used[d]
