@@ -63,8 +63,9 @@ UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
 
-WIDER = 2
-"""Work of that search in pools of units, as a multiple of the usual work (assumed)."""
+WIDER, FUSED = 2, 0.2
+"""Largest work of that search in pools of units, and for one of many sets of fused calls, as
+multiples of the usual work: with less, more time is left for the bound of all sets (assumed)."""
 
 POOLED = 9
 """The same number if modes are wider than an even share of their device: groups of a pool of units.
@@ -332,7 +333,7 @@ class _Branches:
                 starts.append(self.best.assignment)
             firings = len(space.expansion.nodes)
             most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
-            most *= WIDER if is_pooled(space) else 1
+            most *= WIDER if is_pooled(space) else FUSED if self.fusions else 1
             ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
             problem = self.problem
             whole = STEPPED * self.limit_s / len(worth)
