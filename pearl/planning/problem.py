@@ -68,6 +68,9 @@ def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
     if not split.tasks:
         return costs
     whole = sum(split.shares)
+    of: dict[int, list[int]] = {}  # share → numbers of its copies
+    for i, share in enumerate(split.shares):
+        of.setdefault(share, []).append(i)
     modes: list[Mode] = []
     for m in costs.modes:
         if not set(m.tasks) & set(split.tasks):
@@ -75,8 +78,7 @@ def split_costs(costs: CostTable, split: ReplicaSplit) -> CostTable:
         elif m.share is not None:
             modes += [
                 replace(m, tasks=(copy_name(m.tasks[0], i),), share=None)
-                for i, share in enumerate(split.shares)
-                if share == m.share
+                for i in of.get(m.share, ())
             ]
 
     def copies(task: str) -> list[tuple[str, float]]:

@@ -18,8 +18,7 @@ import numpy as np
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, build_timed_graph
 from pearl.solvers.large import loop_moves, timed_native
-from pearl.solvers.large.chain_bound import ChainBound, climb
-from pearl.solvers.large.chain_program import ChainProgram
+from pearl.solvers.large.chain_bound import ChainBound, chain_bound
 from pearl.solvers.large.starts import contiguous, every, few, greedy, mended, spread
 from pearl.solvers.model.search_space import SearchSpace
 from pearl.solvers.model.tables import (
@@ -137,8 +136,7 @@ class LoopSearch:
 
     Costs are periods within the limit of power, or energy. problem: with the rules that couple
     lanes; None: without them. starts: further first assignments. coarse: tables of lumped firings,
-    which take the place of the space's; `orders` then tells nothing. free: an ended search without
-    these rules, near whose best assignment this one begins.
+    which take the place of the space's; `orders` then tells nothing.
     """
 
     def __init__(
@@ -148,7 +146,6 @@ class LoopSearch:
         problem: Problem | None = None,
         starts: Sequence[Assignment] = (),
         coarse: Tables | None = None,
-        free: LoopSearch | None = None,
     ) -> None:
         self.space, self.b = space, to_places(space, problem)
         self.t = self.b.t if coarse is None else coarse
@@ -157,10 +154,8 @@ class LoopSearch:
         self.dice = np.random.default_rng(seed)
         self.best: PlacedRings | None = None
         self.bound: ChainBound | None = None
-        self._program: ChainProgram | None = None
-        self._ended = False
         self.senders = producers(space)
-        self._given, self._free = starts, free
+        self._given = starts
         self._several = bool((self.t.firings > 1).any())
         self.few = few(self.b)
         self._length, self._left = SHORT, 0.0
@@ -173,22 +168,15 @@ class LoopSearch:
         self._bound_cost = self._swap_cost + PER_LANE * len(self.t.device) * self.t.pooled
         self._fit_cost = 5e-5 + 2e-6 * n
 
-    def run(self, work: float, *, finish: bool = True) -> None:
-        """Search until steps of about `work` CPU-seconds are done, or the time limit passes.
-
-        finish: end with the orders of the best assignment; without, another run goes on.
-        """
-        self._left = work
-        kept = SWAPS * work if finish else 0.0
+    def run(self, work: float) -> None:
+        """Search until steps of about `work` CPU-seconds are done, or the time limit passes."""
+        self._left, kept = work, SWAPS * work
         with suppress(OutOfTimeError):
-            if self._free and self._free.best:
-                self._order(mended(self.b, self._free.best.place))
-            self._program, self.bound = self._bounded()
-            if self.best is None:
-                for place in () if self.t.pooled else contiguous(self.b, self.dice):
-                    self._order(mended(self.b, place))
-                self._begin()
-            if finish and self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
+            self.bound = chain_bound(self.space)
+            for place in () if self.t.pooled else contiguous(self.b, self.dice):
+                self._order(mended(self.b, place))
+            self._begin()
+            if self.best and self.best.period_s > LOOSE * self._bound_s(self.best.place):
                 kept = MORE_SWAPS * work
             if self.few:
                 for place in self.every():
@@ -197,28 +185,7 @@ class LoopSearch:
                     self._try(place, len(NOISES))
             else:
                 self._search(kept)
-            if finish:
-                self._finish()
-                self._ended = True
-
-    def finish(self) -> None:
-        """Try other schedules of the best assignment, if time ended the search before that."""
-        if not self._ended:
-            with suppress(OutOfTimeError):
-                self._finish()
-
-    def _bounded(self) -> tuple[ChainProgram, ChainBound]:
-        """Return the program of chains and its bound, which rules that couple lanes do not
-        change."""
-        for known in self, self._free:
-            if known and known._program and known.bound:
-                return known._program, known.bound
-        program = ChainProgram(self.space)
-        return program, climb(program)
-
-    @property
-    def cost(self) -> float:
-        return self.best.cost if self.best else 0.0
+            self._finish()
 
     def orders(self) -> tuple[Assignment, Orders, float] | None:
         """Return the best assignment, its orders as in a plan, and their exact period in seconds;

@@ -15,6 +15,9 @@ from pearl_devices.primitives.code_cache import compiled
 
 _native = compiled(nogil=True, error_model="numpy")
 
+LATE = 20.0
+"""Cost of a period of twice the longest one, as a multiple of its energy (assumed)."""
+
 
 @_native
 def copies(t, place, latency, occupancy, load, size, payer, reached, sent_bytes):
@@ -131,11 +134,24 @@ def bound_of(t, place, s):
 
 @_native
 def excess(t, place, s):
-    """Return by how much an assignment breaks the rules that couple classes; 0 if it keeps them.
+    """Return by how much an assignment breaks the rules that couple classes; 0 if it keeps them."""
+    return crowding(t, place, s) + clashes(t, place)
 
-    The rules are memory of devices and of units, width, numbers of lanes, and classes that must not
-    share a lane.
-    """
+
+@_native
+def clashes(t, place):
+    """Return the number of pairs of classes that share a lane and must not."""
+    ends = 0
+    for c in range(len(place)):
+        for e in range(t.apart_first[c], t.apart_first[c + 1]):
+            ends += place[t.apart[e]] == place[c]
+    return ends / 2
+
+
+@_native
+def crowding(t, place, s):
+    """Return by how much an assignment exceeds memory of devices and of units, width, and numbers
+    of lanes."""
     over, squares, lanes = 0.0, 0.0, 0
     s.used[:] = 0.0
     s.kept[:] = 0.0
@@ -145,9 +161,6 @@ def excess(t, place, s):
         s.used[t.device[k]] += t.memory[c]
         s.kept[k] += t.unit_bytes[c, k]
         s.held[k] += 1
-        for e in range(t.apart_first[c], t.apart_first[c + 1]):
-            if place[t.apart[e]] == k:
-                over += 0.5
     for d in range(len(s.used)):
         if s.used[d] > 0.0 and s.used[d] > t.capacity[d]:
             over += 1e-6 + (s.used[d] - t.capacity[d]) / s.used[d]
@@ -173,13 +186,17 @@ def excess(t, place, s):
 @_native
 def cost_of(t, place, period):
     """Return the cost of a period in seconds, or in joules of an iteration: the period at which
-    the power is within its limit, and its energy. Copies take no energy here."""
+    the power is within its limit, and its energy. Copies take no energy here. A period beyond the
+    longest one costs more energy than it takes."""
     if t.power_w == np.inf and not t.frugal:
         return period
     joules, idle = _energy(t, place)
     if t.power_w < np.inf and joules + idle * period > t.power_w * period:
         period = joules / (t.power_w - idle) if t.power_w > idle else np.inf
-    return joules + idle * period if t.frugal else period
+    if not t.frugal:
+        return period
+    late = _late_w(t, joules) * (period - t.longest_s) if period > t.longest_s else 0.0
+    return joules + idle * period + late
 
 
 @_native
@@ -188,7 +205,16 @@ def period_at(t, place, cost):
     if not t.frugal:
         return cost
     joules, idle = _energy(t, place)
-    return (cost - joules) / idle if idle > 0.0 else np.inf
+    intime = joules + idle * t.longest_s
+    if cost > intime:
+        return t.longest_s + (cost - intime) / (idle + _late_w(t, joules))
+    return (cost - joules) / idle if idle > 0.0 else t.longest_s
+
+
+@_native
+def _late_w(t, joules):
+    """Return the joules that each second beyond the longest period costs."""
+    return LATE * joules / t.longest_s
 
 
 @_native

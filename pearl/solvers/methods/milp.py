@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment, Orders, build_timed_graph
+from pearl.planning.timing import Assignment, build_timed_graph
 from pearl.solvers.infeasible.iis import find_conflict
 from pearl.solvers.methods.simple_plans import simple_plan
 from pearl.solvers.methods.split_selection import select_splits
@@ -31,7 +31,6 @@ from pearl.solvers.model.search_space import (
     SearchSpace,
     cost_of,
     search_spaces,
-    without_numbers,
 )
 from pearl.solvers.model.tables import to_places
 from pearl.solvers.model.traits import (
@@ -41,7 +40,6 @@ from pearl.solvers.model.traits import (
     complete,
     has_large,
     is_acyclic,
-    is_coupled,
     is_pooled,
     overlaps,
     require_large,
@@ -53,7 +51,6 @@ from pearl.time_limit import OutOfTimeError, extended, within
 
 if TYPE_CHECKING:
     from pearl.solvers.large.load_search import LoadSearch
-    from pearl.solvers.large.loop_search import LoopSearch
 
 ALONE = 0.3
 """Share of the time limit after which small search spaces with cycles are searched step by step,
@@ -63,17 +60,17 @@ AHEAD = 12
 """Number of classes of a search space with cycles from which that search precedes the period form.
 The period form proves most smaller spaces within seconds, for any number of firings (assumed)."""
 
-EARLY, LIMITED = 0.2, 0.25
-"""EARLY: share of its work after which the search without the rules that couple lanes shows its
-plan. If that plan breaks a rule, the rest of the work goes to the search with the rules. LIMITED:
-share of the time limit that is kept for the search with the rules (assumed)."""
+LIMITED = 0.25
+"""Least share of the work of that search in a pool after the search of the graph in one part
+(assumed)."""
 
 UNCOUPLED = 0.9
 """Share of the time limit for annealing without the rules that couple lanes, for many tasks without
 cycles. Its plan is kept if it is within these rules (assumed)."""
 
-WIDER = 2
-"""Work of that search in pools of units, as a multiple of the usual work (assumed)."""
+WIDER, FUSED = 2, 0.2
+"""Largest work of that search in pools of units, and for one of many sets of fused calls, as
+multiples of the usual work: with less, more time is left for the bound of all sets (assumed)."""
 
 POOLED = 9
 """The same number if modes are wider than an even share of their device: groups of a pool of units.
@@ -331,8 +328,7 @@ class _Branches:
 
     def _overlap(self) -> None:
         """Search plans and bounds of the search spaces whose iterations overlap around cycles, with
-        a number of steps that suits the time limit. The first search leaves out the rules that
-        couple lanes: if its plan is within them, they cost nothing."""
+        a number of steps that suits the time limit."""
         from pearl.solvers.large.loop_search import LoopSearch, start_of_stream
 
         worth = [i for i in self._loops if i in self._open and self._worth(self._open[i].cost)]
@@ -346,13 +342,9 @@ class _Branches:
                 starts.append(self.best.assignment)
             firings = len(space.expansion.nodes)
             most = PAIRS_S * len(space.classes) * max(len(space.classes), firings)
-            most *= WIDER if is_pooled(space) else 1
+            most *= WIDER if is_pooled(space) else FUSED if self.fusions else 1
             ordering = min(0.1 * self.limit_s, ORDERING_S * firings)
             problem = self.problem
-            limited = is_coupled(space, problem)
-            free_of: Problem | None = None  # without all rules that couple lanes
-            if problem.objective != "throughput":
-                free_of, limited = without_numbers(problem), problem.limits.power_w is not None
             whole = STEPPED * self.limit_s / len(worth)
             work = min(whole, most)
             if is_pooled(space) and firings > len(space.expansion.units):
@@ -363,41 +355,26 @@ class _Branches:
                 if place is not None:
                     starts.insert(0, to_places(space, problem).assignment(place))
                 work = min(max(whole - lumped_work, LIMITED * whole), most)
-            until, free, kept = self.deadline - ordering, None, False
-            if limited and not is_pooled(space):
-                free = LoopSearch(space, self.seed, free_of, starts)
-                now, kept_s = time.monotonic(), LIMITED * self.limit_s / len(worth)
-                with within(now + EARLY * (until - now)):
-                    free.run(EARLY * work, finish=False)
-                work *= 1 - EARLY
-                kept = self._take_loop(i, free)
-                if kept:  # perhaps the rules cost nothing
-                    with within(until - kept_s):
-                        free.run(work)
-                    work, kept = min(work, kept_s), self._take_loop(i, free)
-            if free is not None and kept:
-                search = free
-                with within(until):
-                    search.finish()
-            else:
-                search = LoopSearch(space, self.seed, problem, starts, free=free)
-                with within(until):
-                    search.run(work)
-            self._take_loop(i, search)
+            search = LoopSearch(space, self.seed, problem, starts)
+            with within(self.deadline - ordering):
+                search.run(work)
+            if search.bound is not None and problem.objective == "throughput":
+                self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
+            with extended(math.inf):  # keeps what was found
+                found = search.orders()
+                if found is not None:
+                    a, orders, period_s = found
+                    cost, paced = cost_of(problem, a, period_s)
+                    if cost < (self.best.cost if self.best else math.inf):
+                        bound_s = build_timed_graph(a).order_bound_s
+                        ordered = OrderResult(orders, period_s, bound_s)
+                        self.best = Candidate(a, ordered, paced, cost)
             for place in search.every() if search.few else ():
                 if time.monotonic() >= self.deadline:
                     break
                 a = to_places(space, problem).assignment(place)
                 if not space.violates_coupling(a):
                     self.best = _better(self.best, [a], self.problem, self.deadline)
-
-    def _take_loop(self, i: int, search: LoopSearch) -> bool:
-        """Accept the best plan and the bound of a search; return whether the plan is within all
-        rules."""
-        if search.bound is not None and self.problem.objective == "throughput":
-            self._open[i] = max(self._open[i], CostBound(search.bound.bound_s, "chains"))
-        with extended(math.inf):  # keeps what was found
-            return self._take(search.orders()) <= search.cost * (1 + SAME)
 
     def _value_all(self, i: int) -> None:
         """Value every assignment of a search space with few of them, the least bound first, and
@@ -416,18 +393,6 @@ class _Branches:
                 continue
             self._order(a, NODES, bound_s)
         del self._open[i]
-
-    def _take(self, found: tuple[Assignment, Orders, float] | None) -> float:
-        """Accept an assignment with orders and exact period if it is better than the best. Return
-        its cost."""
-        if found is None:
-            return math.inf
-        a, orders, period_s = found
-        cost, paced = cost_of(self.problem, a, period_s)
-        if cost < (self.best.cost if self.best else math.inf):
-            bound_s = build_timed_graph(a).order_bound_s
-            self.best = Candidate(a, OrderResult(orders, period_s, bound_s), paced, cost)
-        return cost
 
     def _anneal(self) -> None:
         """Search plans and bounds of spaces with many tasks by loads. Some searches continue in the

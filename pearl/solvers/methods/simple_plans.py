@@ -82,15 +82,15 @@ def simple_plan(
 
 
 def _simple(space: SearchSpace, problem: Problem) -> Iterator[Assignment]:
+    yield from place_replicas(space)
     if len(space.classes) >= FEW and has_large():
         from pearl.solvers.large.starts import greedy, mended
 
-        # first, as it is good and quick: time may end the others
+        # early, as it is good and quick: time may end the others
         loads = to_places(space, problem)
         place = mended(loads, greedy(loads))
         if place is not None:
             yield loads.assignment(place)
-    yield from place_replicas(space)
     for a in chain(gather(space, read_seconds), gather(space, read_joules)):
         yield a
         yield spread(space, a)

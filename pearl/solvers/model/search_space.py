@@ -273,15 +273,15 @@ def select_undominated(modes: Sequence[Mode], rank: Rank, costs: CostTable) -> l
     special = {choice for pair in costs.pair_extra_s for choice in pair}
     parts = len({m.tasks for m in modes}) > 1
     paired = [parts if m.fused else (m.tasks[0], m.key) in special for m in modes]
-    best: list[int] = []
-    for o in sorted(range(len(modes)), key=lambda o: rank(modes[o])):
-        if paired[o] or not any(
-            modes[k].device == modes[o].device
-            and not paired[k]
-            and all(a <= b for a, b in zip(rank(modes[k]), rank(modes[o]), strict=True))
-            for k in best
-        ):
+    ranks = [rank(m) for m in modes]
+    best = [o for o, kept in enumerate(paired) if kept]
+    rivals: dict[str, list[tuple[float, ...]]] = {}
+    for o in sorted(range(len(modes)), key=lambda o: ranks[o]):
+        better = rivals.setdefault(modes[o].device, [])
+        beaten = any(all(a <= b for a, b in zip(r, ranks[o], strict=True)) for r in better)
+        if not paired[o] and not beaten:
             best.append(o)
+            better.append(ranks[o])
     return sorted(best)
 
 

@@ -20,8 +20,9 @@ from pearl.graph.period import topological
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment
-from pearl.solvers.model.search_space import SearchSpace
+from pearl.solvers.model.search_space import SearchSpace, longest_s
 from pearl.time_limit import watched
+from pearl_devices import Platform
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,7 +59,7 @@ class Tables(NamedTuple):
     apart_first, apart: class → the classes that must not share its lane.
     term_unit, term_other, term_s, term_shared: the lane terms (`SearchSpace.lane_terms`).
     joules: (classes, lanes), of an iteration. idle_w, always_w: device → power if it is used, and
-        power of the others. power_w: the limit. frugal: whether the cost is energy.
+        power of the others. power_w, longest_s: limits. frugal: whether the cost is energy.
     pooled: whether the lanes of a device do not all fit at once.
     """
 
@@ -115,6 +116,7 @@ class Tables(NamedTuple):
     idle_w: Floats
     always_w: float
     power_w: float
+    longest_s: float
     frugal: bool
     pooled: bool
 
@@ -275,6 +277,22 @@ def _lanes(p: SearchSpace, even: bool) -> tuple[list[tuple[str, int, int]], bool
     return lanes, pooled
 
 
+def _routes(platform: Platform) -> tuple[Ints, Ints, Floats, Floats]:
+    """Return `Tables.hop`, `second`, `wait` and `byte_wait` of a platform."""
+    index = {d.name: k for k, d in enumerate(platform.devices)}
+    direct = np.full((len(index), len(index)), -1, np.int64)
+    for k, link in enumerate(platform.links):
+        direct[index[link.a], index[link.b]] = direct[index[link.b], index[link.a]] = k
+    up = direct[:, index[platform.host]]
+    joined = (up[:, None] >= 0) & (up >= 0) & ~np.eye(len(up), dtype=bool)
+    hop = np.where((direct < 0) & joined, up[:, None], direct)
+    second = np.where((direct < 0) & joined, up, -1)
+    # the last entry is for -1, no link
+    waits = np.array([*(link.latency_s for link in platform.links), 0.0])
+    byte_waits = np.array([*(1 / link.bytes_per_s for link in platform.links), 0.0])
+    return hop, second, waits[hop] + waits[second], byte_waits[hop] + byte_waits[second]
+
+
 def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool = False) -> Places:
     """Return the tables of a search space.
 
@@ -349,22 +367,8 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
     for u, v in p.apart if problem else ():
         apart[item[u]].add(int(item[v]))
         apart[item[v]].add(int(item[u]))
-    size = len(names), len(names)
-    hop, second = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    wait, byte_wait = np.zeros(size), np.zeros(size)
-    link_number = {link.name: k for k, link in enumerate(platform.links)}
-    used = {device for device, _, _ in listed} | {platform.host}
-    linked = {end for link in platform.links for end in (link.a, link.b)}
-    for i, src in enumerate(names):
-        for j, dst in enumerate(names):
-            if src == dst or not {src, dst} <= used & linked:
-                continue
-            route = platform.route(src, dst)
-            hop[i, j] = link_number[route[0].name]
-            second[i, j] = link_number[route[1].name] if len(route) > 1 else -1
-            wait[i, j] = sum(link.latency_s for link in route)
-            byte_wait[i, j] = sum(1 / link.bytes_per_s for link in route)
     host = index[platform.host]
+    hop, second, wait, byte_wait = _routes(platform)
     kinds = {"link": LINK, "lane": LANE, "nobody": NOBODY}
     links, terms = platform.links, p.lane_terms if problem else ()
     always = platform.idle_w()
@@ -426,6 +430,7 @@ def to_places(space: SearchSpace, problem: Problem | None = None, *, even: bool 
         idle_w=np.array([platform.idle_w({n})[n] - always[n] for n in names], np.float64),
         always_w=math.fsum(always.values()),
         power_w=math.inf if limit_w is None else float(limit_w),
+        longest_s=longest_s(x.graph, problem.limits) if problem else math.inf,
         frugal=problem is not None and problem.objective == "power_efficiency",
         pooled=pooled,
     )
