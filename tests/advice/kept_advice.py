@@ -26,7 +26,7 @@ from pearl.spec.system import System
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
 from tests.examples import fused_plan, two_device_plan
-from tests.report.kept_pages import differing, rounded, words
+from tests.report.kept_pages import BOTH, first, listed, news, rounded, words
 
 SPEC: dict[str, Any] = {
     "algorithm": {"name": "dqn", "env": "CartPole-v1", "num_envs": 8, "hidden": [64, 32],
@@ -326,8 +326,10 @@ def advices() -> Iterator[tuple[str, Advice]]:
 
 
 @cache
-def first() -> list[str]:
-    return words(next(advices())[1].page())
+def pages() -> dict[str, list[str]]:
+    """Return what each page of advice by hand says that no page before has said."""
+    made = ((name, [*words(a.page()), *str(a).splitlines()]) for name, a in advices())
+    return news(made, *map(first, BOTH))
 
 
 CASES: dict[str, Callable[[], list[str]]] = {
@@ -336,8 +338,7 @@ CASES: dict[str, Callable[[], list[str]]] = {
     **{name: (lambda ask=ask, made=made: answered(ask, made()))
        for name, (ask, made) in asked().items()},
     **{name: (lambda made=made: shown(made())) for name, made in solved().items()},
-    **{f"page, {name}": (lambda a=a: [*differing(words(a.page()), first()), *str(a).splitlines()])
-       for name, a in advices()},
+    **{f"page, {name}": (lambda name=name: pages()[name]) for name, _ in advices()},
 }  # fmt: skip
 """Case → what is kept of it, a line each."""
 
@@ -348,7 +349,5 @@ def answered(ask: Ask, told: Told) -> list[str]:
 
 
 def all_advised() -> str:
-    """Everything that is kept; before the cases, the words that the other pages differ from."""
-    head = "".join(f"{line}\n" for line in first())
-    return head + "".join(f"## {name}\n" + "".join(f"{line}\n" for line in made())
-                          for name, made in CASES.items())  # fmt: skip
+    """Everything that is kept."""
+    return listed({name: made() for name, made in CASES.items()})

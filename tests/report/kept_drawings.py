@@ -147,7 +147,7 @@ def drawn(figure: Drawing | None) -> str:
     """Return a figure at both widths, with checksums of the rest of long outlines and of calls."""
     if figure is None:
         return "none\n"
-    shown = "".join(canvas_svg(figure.draw(w), figure.sentence) for w in (WIDE, NARROW))
+    shown = "".join(canvas_svg(figure.draw(w), "") for w in (WIDE, NARROW))
     alike = CALL.format('([^"]*)', "([^<]*)"), CALL.format(r"\2", r"\3")
     shown = re.sub("({})((?:{}){{2,}})".format(*alike), lambda m: m[1] + sum_of(m[4]), shown)
     return re.sub(r'(?<= d="[^"]{60})[^"]{600,}(?=[^"]{60}")', lambda m: sum_of(m[0]), shown)
