@@ -7,16 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pearl.cluster import Node
-from pearl.errors import SpecError
 from pearl.runtime.environments.external_envs import FailureLog
 from pearl.runtime.lanes import worker_monitor, workers
 from pearl.runtime.lanes.worker_monitor import WorkerMonitor
 from pearl.runtime.lanes.workers import LaneDiedError, Worker
 from pearl.runtime.protocol.single_lane import LaneError
-from pearl.runtime.remote import ray_lane_client
-from pearl.runtime.remote.lane_server import RemoteLostError
-from pearl.runtime.remote.ray_lane_client import RayLaneClient
 
 
 @pytest.mark.parametrize(
@@ -133,35 +128,6 @@ def test_lanes_that_never_fire_again_are_named(monitor):
     monitor.poll()
 
 
-def test_a_step_that_takes_too_long_ends_its_worker(monitor):
-    engine, worker = monitor.engine, Watched(told=[("one", 3)])
-    monitor.workers[1] = worker
-    monitor.poll()
-    assert monitor.told == [("one", 3)]
-    engine.now, engine.waits = 103.0, True
-    monitor.poll()
-    engine.now, engine.count = 105.0, 1
-    monitor.poll()
-    engine.now = 106.0
-    monitor.poll()
-    engine.now, engine.waits = 109.0, False
-    monitor.poll()
-    assert worker.stalled == [0.0, 3.0, 0.0, 1.0, 0.0]
-    worker.reason = "an environment hangs"
-    with pytest.raises(LaneError, match=r"^lane lane1: an environment hangs$") as caught:
-        monitor.poll()
-    assert not isinstance(caught.value, LaneDiedError)
-    assert worker.done == ["kill"]
-    engine.context.restart_envs = True
-    with pytest.raises(LaneError, match=r"^lane lane1: an environment hangs$"):
-        monitor.poll()  # a thread cannot be ended, so that no other takes its place
-    worker.restartable = True
-    monitor.poll()
-    assert worker.done == ["kill"] * 3 + ["replay"]
-    note = "lane lane1: an environment hangs; its firings since the last pause were repeated"
-    assert engine.context.log.events == [note]
-
-
 @pytest.mark.parametrize("lost", [None, 8])
 def test_a_lane_that_died_is_restarted_and_the_third_death_at_one_firing_ends_the_run(
     monitor, lost
@@ -194,137 +160,3 @@ def test_a_lane_that_died_is_restarted_and_the_third_death_at_one_firing_ends_th
 
 
 # --- the client of a lane server in a Ray actor
-
-
-class Errors:
-    class GetTimeoutError(Exception):
-        pass
-
-    class RayTaskError(Exception):
-        cause = KeyError("why")
-
-    class RayActorError(Exception):
-        pass
-
-    class RaySystemError(Exception):
-        pass
-
-    class ObjectLostError(Exception):
-        pass
-
-
-NODES = {
-    "home": Node("home", "1", "10.0.0.1", 2, 0, 1e9),
-    "far": Node("far", "2", "10.0.0.2", 4, 0, 1e9),
-    "big": Node("big", "3", "10.0.0.3", 8, 0, 1e9),
-}
-
-
-@pytest.fixture
-def ray(monkeypatch):
-    """A module `ray`. options: of each actor; answers: call → its result, or the error of it."""
-    found = SimpleNamespace(options=[], answers={}, exceptions=Errors)
-
-    class Actor:
-        def __getattr__(self, name):
-            return SimpleNamespace(remote=lambda *given: name)
-
-    def remote(**groups):
-        def kind(cls):
-            def options(**given):
-                found.options.append(given)
-                return SimpleNamespace(remote=Actor)
-
-            return SimpleNamespace(options=options)
-
-        return kind
-
-    def get(reference, timeout):
-        answer = found.answers.get(reference)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    found.remote, found.get = remote, get
-    found.get_runtime_context = lambda: SimpleNamespace(get_node_id=lambda: "1")
-    monkeypatch.setattr(ray_lane_client, "connect", lambda: found)
-    monkeypatch.setattr(ray_lane_client, "nodes", lambda: list(NODES.values()))
-    monkeypatch.setattr(ray_lane_client, "on_node", lambda node: {"node": node.name})
-    return found
-
-
-def group(host="far"):
-    return SimpleNamespace(host=host, lanes=(1, 2))
-
-
-@pytest.mark.parametrize(
-    ("host", "losses", "node"),
-    [
-        ("far", 0, "far"),
-        ("far", 1, "far"),
-        ("far", 2, "big"),
-        ("big", 2, "far"),
-        ("gone", 1, "big"),
-        ("gone", 0, None),
-    ],
-)
-def test_lanes_go_to_their_node_and_after_losses_to_the_largest_other(host, losses, node, ray):
-    if node is None:
-        with pytest.raises(SpecError, match=r"host gone: no node .*; there are home, far, big;"):
-            RayLaneClient(group(host), losses=losses)
-        return
-    client = RayLaneClient(group(host), losses=losses)
-    assert ray.options == [{"num_cpus": 2, "max_restarts": 0, "node": node}]
-    assert client.where == node
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "text"),
-    [
-        (Errors.GetTimeoutError(), RemoteLostError, "node far has not answered for 120 s"),
-        (Errors.RayTaskError(), LaneError, "on node far: KeyError: 'why'"),
-        (Errors.RayActorError("\n one\ntwo"), RemoteLostError, r"its actor .* is gone \(one\)"),
-        (Errors.RaySystemError(""), RemoteLostError, r"its actor .* is gone \(no reason\)"),
-        (Errors.ObjectLostError("x"), RemoteLostError, r"its actor on node far is gone \(x\)"),
-    ],
-)
-def test_a_call_that_fails_says_why(error, kind, text, ray):
-    client = RayLaneClient(group())
-    ray.answers = {"start": error, "bind_as": Errors.RayTaskError()}
-    with pytest.raises(kind, match=f"^{text}$"):
-        client.start(None)
-    with pytest.raises(LaneError, match="KeyError: 'why'; a node needs the modules that the spec"):
-        client.bind({"carrier": "ray"}, None)
-
-
-def test_over_a_transport_an_end_that_is_quiet_beats_and_one_that_is_gone_is_lost(ray, monkeypatch):
-    class Wire:
-        quiet, gone, sent = False, False, []
-
-        def send(self, messages):
-            self.sent.append(messages)
-
-        def receive(self, within_s):
-            if self.gone:
-                raise RuntimeError("cut")
-            return ["message"]
-
-        def open(self):
-            if self.gone:
-                raise RuntimeError("nobody")
-            return self
-
-    wire = Wire()
-    wire.at = "at"
-    monkeypatch.setattr(ray_lane_client, "TransportListener", lambda address: wire)
-    client = RayLaneClient(group())
-    client.bind({"carrier": "tcp"}, None)
-    assert client.pull(1.0) == ["message"]
-    wire.quiet = True
-    assert (client.pull(1.0), wire.sent) == (["message"], [[]])
-    wire.gone = True
-    with pytest.raises(RemoteLostError, match=r"^its actor on node far is gone \(cut\)$"):
-        client.pull(1.0)
-    other = r"^node far \(10.0.0.2\) and this one \(10.0.0.1\) cannot connect by TCP: .*nobody; let"
-    with pytest.raises(LaneError, match=other):
-        client.bind({"carrier": "tcp"}, None)
