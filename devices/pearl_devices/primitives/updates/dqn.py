@@ -85,7 +85,7 @@ class DqnScratch(NamedTuple):
     acts_target: Any
     parts: Any
     double: bool
-    duelling: int
+    duelling: Any
 
 
 @fast_apart
