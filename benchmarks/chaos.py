@@ -87,7 +87,7 @@ class Case:
         if self.algorithm in ("ddpg", "td3", "sac"):
             acting["env"] = "Pendulum-v1"
         if self.any_order:
-            copies = {"inference": 2, "env_step": 2}
+            copies = {"act": 2, "step": 2}
             limits |= {"any_order": True, "replicas": copies, "policy_lag": 4}
         train = {"steps": self.steps, "lanes": self.lanes, "evaluate_every": 0}
         train |= {"final_episodes": 0, "checkpoint_every": self.steps // 16}

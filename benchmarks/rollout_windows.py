@@ -38,7 +38,7 @@ def _status(name: str) -> int:
 
 def _long_rollout(returns: Any, envs: int) -> dict[str, Any]:
     """The spec of one rollout of HORIZON vector steps."""
-    limits = {"max_lanes": 1, "variants": {"env_step": ["gymnasium"]}}  # no fused calls
+    limits = {"max_lanes": 1, "variants": {"step": ["gymnasium"]}}  # no fused calls
     sizes = {"rollout_steps": HORIZON, "hidden": [64, 64], "num_envs": envs}
     return _spec(returns, HORIZON * envs, limits, **sizes)
 

@@ -59,8 +59,8 @@ def findings() -> tuple[Finding, ...]:
         Finding("Long?", f"{long}.", "pearl a", None, {"by_size": {"1": 1.0}}),
         Finding("Short?", "Nothing", "pearl a"),
         Finding("How sure is this plan?", "It is the best.", "pearl plan x", 0.71, sure),
-        Finding("What should be measured to be surer?", "update on gpu: it.", "pearl calibrate",
-                None, {"family": "update on gpu0", "gain": 0.02, "regret_mean": 0.03}),
+        Finding("What should be measured to be surer?", "learn on gpu: it.", "pearl calibrate",
+                None, {"family": "learn on gpu0", "gain": 0.02, "regret_mean": 0.03}),
         Finding("What does it yield?", "162 W.", "pearl pareto", None,
                 {"power_w": 162.0, "env_steps_per_j": 98.8}),
     )  # fmt: skip

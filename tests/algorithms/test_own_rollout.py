@@ -40,7 +40,7 @@ def test_an_example_learns_to_balance_the_pole(name: str, steps: int) -> None:
 
 def test_it_acts_natively_and_learns_in_torch_with_its_own_loss() -> None:
     made = trainer("vtrace", **{"algorithm.rho": 2.0})
-    update = made.graph.task("update").kernel
+    update = made.graph.task("learn").kernel
     assert update.program == "examples.vtrace:losses"
     assert dict(update.args) == {"rho": 2.0, "c": 1.0, "discount": 0.99}
     assert cpu.offers(update, Device("cpu", "cpu")) == (("torch", 1),)
@@ -65,7 +65,7 @@ def test_without_lag_or_cuts_the_targets_of_v_trace_are_the_returns_of_the_trace
     made.train()
     arrays = made.session.arrays
     # The error of the last rollout, in its first pass: target − value, of the policy that acted.
-    first = seen[-made.graph.task("update").kernel.dim("epochs")].numpy()
+    first = seen[-made.graph.task("learn").kernel.dim("epochs")].numpy()
     expected = (arrays["rollout.returns"] - arrays["rollout.value"]).reshape(-1)
     np.testing.assert_allclose(first, expected, atol=2e-4)
 

@@ -100,10 +100,10 @@ def test_calls_on_two_cores_that_had_not_both_count_in_no_fit():
 def test_a_plan_has_no_variant_that_was_not_timed_beside_one_that_was(fresh):
     store(loaded(of_two_cores))
     restarted(fresh, busy=True)
-    assert variants_of("update") == {"native", "torch"}
+    assert variants_of("learn") == {"native", "torch"}
     store(loaded(1.0))
     restarted(fresh, busy=True)
-    assert variants_of("update") == {"native", "native-pair", "torch"}
+    assert variants_of("learn") == {"native", "native-pair", "torch"}
 
 
 def variants_of(task: str) -> set[str]:

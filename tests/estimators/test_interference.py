@@ -91,7 +91,7 @@ def problem(**limits):
 
 
 def test_each_side_pays_for_what_the_other_does_meanwhile():
-    _, graph, costs = problem(variants={t: ["native"] for t in ("env_step", "inference", "update")})
+    _, graph, costs = problem(variants={t: ["native"] for t in ("step", "act", "learn")})
     learn = {"inference native": 0.25, "env_step native": 0.5}
     beside = {
         "learn native": learn,
@@ -103,22 +103,22 @@ def test_each_side_pays_for_what_the_other_does_meanwhile():
         firings = 1 if len(tasks) > 1 else graph.repetition[tasks[0]]
         return firings * min(m.estimate.latency_s for m in costs.of(*tasks))
 
-    learned = ("replay_sample", "update")
-    assert least(*learned) < least("replay_sample") + least("update")  # so it is what is fastest
-    acting = least("env_step"), least("inference"), least("replay_insert")
+    learned = ("sample", "learn")
+    assert least(*learned) < least("sample") + least("learn")  # so it is what is fastest
+    acting = least("step"), least("act"), least("store")
     period = max(sum(acting), least(*learned))
     extra = {
         (m.tasks, m.variant): a.estimate.occupancy_s / m.estimate.occupancy_s - 1
         for m, a in zip(costs.modes, more.modes, strict=True)
     }
     assert extra[learned, "native"] == pytest.approx((0.5 * acting[0] + 0.25 * acting[1]) / period)
-    assert extra[("inference",), "native"] == pytest.approx(least(*learned) / period)
-    assert extra[("env_step",), "native"] == extra[("update",), "native"] == pytest.approx(0.0)
+    assert extra[("act",), "native"] == pytest.approx(least(*learned) / period)
+    assert extra[("step",), "native"] == extra[("learn",), "native"] == pytest.approx(0.0)
 
 
 @pytest.mark.skipif(CORES < 2, reason="a second lane needs a second core")
 def test_lanes_that_slow_each_other_much_are_not_taken(monkeypatch):
-    slow = {"env_step": ["gymnasium"]}  # which takes about as long as learning
+    slow = {"step": ["gymnasium"]}  # which takes about as long as learning
     system, graph, _ = problem(policy_lag=1, max_lanes=2, variants=slow)
     names = {share_name(t.kernel, v) for t in graph.tasks for v in ("native", "gymnasium")}
     names |= {share_name(f.kernel, "native") for f in graph.fusions}

@@ -104,7 +104,7 @@ def timed(step_s: float, cpu_s: float) -> Any:
 def planned(variants: list[str] | None = None) -> Any:
     spec = {
         "algorithm": {"name": "ppo", "env": f"{__name__}:Sleeper", "num_envs": 16},
-        "limits": {"variants": {"env_step": variants}} if variants else {},
+        "limits": {"variants": {"step": variants}} if variants else {},
     }
     return pearl.plan(pearl.load(spec))
 
@@ -114,13 +114,13 @@ def test_environments_that_wait_get_processes_and_those_that_compute_do_not(
 ) -> None:
     monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 0.1e-3))
     plan, in_turn = planned(), planned(["gymnasium"])
-    step = plan.task("env_step")
+    step = plan.task("step")
     assert step.variant == "processes"
     assert step.seconds == pytest.approx(8e-3 + 16 * 2e-5)
     assert plan.rates["env_steps_per_s"] > 8 * in_turn.rates["env_steps_per_s"]
     monkeypatch.setattr(user_code_timing, "_timed", timed(8e-3, 7e-3))
-    assert planned().task("env_step").variant == "gymnasium"
-    assert planned(["processes"]).task("env_step").variant == "processes"
+    assert planned().task("step").variant == "gymnasium"
+    assert planned(["processes"]).task("step").variant == "processes"
 
 
 def test_environments_that_cannot_be_timed_in_processes_keep_their_one_process(
@@ -133,7 +133,7 @@ def test_environments_that_cannot_be_timed_in_processes_keep_their_one_process(
         return "a vector environment" if variant == "processes" else in_turn(kernels, variant)
 
     monkeypatch.setattr(user_code_timing, "_timed", refused)
-    assert planned().task("env_step").variant == "gymnasium"
+    assert planned().task("step").variant == "gymnasium"
 
 
 STEPPED = kernel("env_step", {"envs": 16, "obs": 2, "act": 0}, program=f"{__name__}:Sleeper")

@@ -49,11 +49,11 @@ def told(e: Explanation) -> list[str]:
 def varied() -> Iterator[tuple[str, Explanation]]:
     """Yield explanations by hand, of which the first is that of the others."""
     plan = two_device_plan()
-    parts = BoundPart("update", 8, 4.8e-4, 0.96), BoundPart("param_sync", 1, 2e-5, 0.04)
+    parts = BoundPart("learn", 8, 4.8e-4, 0.96), BoundPart("sync", 1, 2e-5, 0.04)
     bound = Bound("lane", "gpu0/0", 5e-4, 5e-4, 1, parts, "cpu/0", 0.636)
     near, far = replace(plan, value=15_600.0), replace(plan, value=15_200.0)
-    close = (RunnerUp(near, ("inference on gpu0",), 0.025, True),
-             RunnerUp(far, ("3 lanes instead of 2", "update eager"), 0.05, False))  # fmt: skip
+    close = (RunnerUp(near, ("act on gpu0",), 0.025, True),
+             RunnerUp(far, ("3 lanes instead of 2", "learn eager"), 0.05, False))  # fmt: skip
 
     def change(
         kind: Any, name: str, text: str, gain: float | None, *, proven: bool = True
@@ -65,16 +65,16 @@ def varied() -> Iterator[tuple[str, Explanation]]:
 
     changes = (
         change("slack", "prefetch", "prefetch 0 → 1", 0.3),
-        change("task", "update", "update 20 % faster", 0.2375),
+        change("task", "learn", "learn 20 % faster", 0.2375),
         change("link", "cpu-gpu0", "link cpu-gpu0 twice as fast", 0.02, proven=False),
         change("lanes", "cpu", "one more core and lane on cpu", 0.001),
-        change("task", "env_step", "env_step 20 % faster", 0.0009),
+        change("task", "step", "step 20 % faster", 0.0009),
         change("slack", "mine", "mine 1 → 2", 0.0, proven=False),
         change("device", "gpu0", "without gpu0", -0.5),
         change("device", "cpu", "nothing on cpu, the host", None),
     )
     moves = (Move(256, "cpu", "gpu0"), Move(1024, "gpu0", "pe"))
-    sizes = Crossover("update", 64, "cpu", 1, 16_384, "cpu", moves, False)
+    sizes = Crossover("learn", 64, "cpu", 1, 16_384, "cpu", moves, False)
     first = Explanation(
         16_000.0, "env steps/s", "throughput", "env steps", 16_000.0, 100.0, 0.05, bound,
         RunnerUps(close, True), changes, (sizes, replace(sizes, moves=(), proven=True)),

@@ -75,7 +75,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
     two, one = two_device_plan(), fused_plan()
     assert two.bands
     assert two.regret
-    changed = {"update": {"rung": CLOSED, "device": "pe1", "width_unit": "pe", "variant": "v"}}
+    changed = {"learn": {"rung": CLOSED, "device": "pe1", "width_unit": "pe", "variant": "v"}}
     yield "two devices", two
     proved = replace(two, status="optimal")
     yield "proved", proved
@@ -86,10 +86,10 @@ def plans() -> Iterator[tuple[str, Plan]]:
     yield "out of time", replace(two, status="time_limit", gap=0.0004, bound_from="work",
                                  regret=None)  # fmt: skip
     yield "gap", replace(two, gap=0.0005, note="no second lane", bands=None)
-    yield "link", replace(two, bottleneck=Bottleneck("link", "cpu-gpu0", ("update",)))
+    yield "link", replace(two, bottleneck=Bottleneck("link", "cpu-gpu0", ("learn",)))
     yield "lane that waits", loads(two, 0.95, 0.25)
     yield "lane that hardly waits", loads(two, 0.996, 0.25)
-    ring = replace(two, bottleneck=Bottleneck("cycle", "a ring", ("inference", "x>cpu")))
+    ring = replace(two, bottleneck=Bottleneck("cycle", "a ring", ("act", "x>cpu")))
     for load in (0.97, 0.98):
         yield f"cycle, {load}", loads(ring, load, 0.5)
     sent = replace(two, bottleneck=Bottleneck("cycle", "a ring", ("x>cpu",)))
@@ -98,8 +98,8 @@ def plans() -> Iterator[tuple[str, Plan]]:
     yield "quick pace", replace(two, pace_s=0.99 * two.period_s)
     yield "simulated", replace(two, simulated=("gpu0", "spare"))
     yield "closed form", with_tasks(replace(two, simulated=("pe1",)), changed)
-    yield "rung of a user", with_tasks(two, {"update": {"rung": "my_own"}})
-    yield "probed", with_tasks(two, {"update": {"rung": "probed"}})
+    yield "rung of a user", with_tasks(two, {"learn": {"rung": "my_own"}})
+    yield "probed", with_tasks(two, {"learn": {"rung": "probed"}})
     yield "no energy", replace(two, env_steps_per_j=None, power_w=0.0, energy_per_iteration_j=0.0)
     yield "draws missed", replace(
         two,
@@ -124,19 +124,19 @@ def plans() -> Iterator[tuple[str, Plan]]:
     yield "copies", copies(two)
     yield "other edges", replace(two, edges=other_edges(two))
     yield "no edges", replace(two, edges=())
-    yield "unknown tasks", with_tasks(two, {"env_step": {"task": "my_task"},
-                                            "update": {"task": "gradient_1"}})  # fmt: skip
+    yield "unknown tasks", with_tasks(two, {"step": {"task": "my_task"},
+                                            "learn": {"task": "gradient_1"}})  # fmt: skip
     yield "devices of nodes", with_tasks(two, {
-        "env_step": {"device": "node2/cpu"}, "update": {"device": "tpu"}})  # fmt: skip
-    yield "blocks", with_tasks(two, {"update": {"block": 4, "width": 1},
-                                     "inference": {"width_unit": "tiles"}})  # fmt: skip
+        "step": {"device": "node2/cpu"}, "learn": {"device": "tpu"}})  # fmt: skip
+    yield "blocks", with_tasks(two, {"learn": {"block": 4, "width": 1},
+                                     "act": {"width_unit": "tiles"}})  # fmt: skip
     yield "one fused lane", one
     yield "one lane", replace(one, tasks=tuple(replace(t, fused_with=()) for t in one.tasks),
                               gap=0.1, status="feasible", bound_from="work")  # fmt: skip
     wide = replace(one.lanes[0], width=3, load=0.99)
     yield "one wide lane", replace(one, lanes=(wide,))
     away = replace(wide, width_unit="sm", device="gpu", load=0.995)
-    gpu = tuple(replace(t, device="gpu", seconds=12e-6 * (t.task == "update")) for t in one.tasks)
+    gpu = tuple(replace(t, device="gpu", seconds=12e-6 * (t.task == "learn")) for t in one.tasks)
     yield "one GPU", replace(one, lanes=(away,), tasks=gpu)
     names = [t.task for t in one.tasks]
     whole = [replace(t, fused_with=tuple(n for n in names if n != t.task)) for t in one.tasks]
@@ -157,10 +157,10 @@ def with_tasks(plan: Plan, changes: Mapping[str, Mapping[str, Any]]) -> Plan:
 
 def copies(plan: Plan) -> Plan:
     """With two copies of the step, on two lanes of the CPU."""
-    step, cpu = plan.task("env_step"), plan.lanes[0]
+    step, cpu = plan.task("step"), plan.lanes[0]
     pair = [replace(step, replicas=2, replica=n, shares=(5, 3), lane=f"cpu/{n}") for n in (0, 1)]
     tasks = (plan.tasks[0], *pair, *plan.tasks[2:])
-    entries = tuple(replace(e, replica=1) for e in cpu.order if e.task == "env_step")
+    entries = tuple(replace(e, replica=1) for e in cpu.order if e.task == "step")
     second = replace(cpu, lane="cpu/1", order=entries, load=0.24)
     return replace(plan, tasks=tasks, lanes=(cpu, second, *plan.lanes[1:]))
 
@@ -209,7 +209,7 @@ def runs() -> Iterator[tuple[str, Run]]:
     for waited, predicted in ((0.09, 5e-4), (0.1, 5e-4), (0.5, 5e-4), (0.9, 5e-4)):
         drift = Drift(predicted, 1.2 * predicted, 0.2, (), waited=waited)
         yield f"waited {waited}", replace(first, drift=drift, solution=late, **kept)
-    tasks = (TaskDrift("update", 1e-3, 1.151e-3, 0.151), TaskDrift("env_step", 1.0, 1.15, 0.15))
+    tasks = (TaskDrift("learn", 1e-3, 1.151e-3, 0.151), TaskDrift("step", 1.0, 1.15, 0.15))
     drift = Drift(5e-4, 6e-4, 0.2, tasks, ("planned again",), 1.25, 0.01, ("learned",))
     yield "drifted", replace(first, drift=drift)
     little = replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)
@@ -231,14 +231,14 @@ def runs() -> Iterator[tuple[str, Run]]:
     yield "recorded", replace(first, **kept)
     yield "waiting", replace(first, **{**kept, "lanes": waiting(kept["lanes"], 0.6)})
     yield "link", replace(first, plan=replace(two, bottleneck=Bottleneck("link", "cpu-gpu0", ())))
-    ring = Bottleneck("cycle", "a ring", ("inference", "env_step"))
+    ring = Bottleneck("cycle", "a ring", ("act", "step"))
     yield "cycle", replace(first, plan=loads(replace(two, bottleneck=ring), 0.9, 0.5))
     yield "note", replace(first, plan=replace(two, note="no second lane"))
     one = fused_plan()
     yield "one lane", example_run(one, **recorded(one))
-    call = "replay_sample+update+replay_update"
+    call = "sample+learn+priorities"
     timed = (*example_run(one).tasks, TaskTiming(call, 3.6e-5, 4e-5, 50_000))
-    step = CallTime("env_step", 6250, 1.0, 0.25, 0.0, 0.0)
+    step = CallTime("step", 6250, 1.0, 0.25, 0.0, 0.0)
     learn = CallTime(call, 50_000, 1.25, 0.0, 0.0, 0.0)
     whole = LaneTime("cpu/0", 3.0, (step, learn), 0.05, 0.3, 0.1, 0.01)
     other = replace(whole, lane="other (node2)", python_s=0.0, calls=(step,), runtime_s=0.0)

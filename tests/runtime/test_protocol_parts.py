@@ -65,16 +65,16 @@ def test_uneven_copies_share_out_the_rows_of_the_environments_without_gap_or_ove
     """8 environments as 5, 2 and 1: the copies have the rows 0 to 4, 5 and 6, and 7."""
     whole = build_graph(load(replay_spec("dqn", num_envs=8)))
     split = SimpleNamespace(
-        graph=split_graph(whole, ReplicaSplit(("inference", "env_step"), (5, 2, 1)))
+        graph=split_graph(whole, ReplicaSplit(("act", "step"), (5, 2, 1)))
     )
-    kernel = whole.task("inference").kernel
+    kernel = whole.task("act").kernel
     (name,) = [n for n, (shape, _) in kind_of(kernel).arrays(kernel).items() if shape[0] == 8][:1]
     arrays = dict(buffers.allocate([t.kernel for t in whole.tasks]))
     arrays |= {f"{n}#{copy}": array for n, array in arrays.items() for copy in range(3)}
     rows = np.arange(8)
     arrays[name].reshape(8, -1)[:] = rows[:, None]
     seen = []
-    for copy in ("inference#0", "inference#1", "inference#2"):
+    for copy in ("act#0", "act#1", "act#2"):
         task = split.graph.task(copy)
         view = channels.task_view(split, arrays, task.kernel, copy, {})[name]
         seen.append(view.reshape(len(view), -1)[:, 0].astype(int).tolist())

@@ -158,22 +158,22 @@ def test_a_catalogue_with_a_fault_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_names_in_limits_that_do_not_exist_are_told_each_with_its_place() -> None:
     limits = {
-        "memory": {"gpu": "1 B"}, "devices": {"updat": ["cpu", "gpuu"], "gae": 3},
-        "variants": {"x": []}, "pin": {"update": "gpu", "y": 3}, "replicas": {"z": 2},
-        "together": [["update", "a"], 3], "apart": [["b", "gae"]],
+        "memory": {"gpu": "1 B"}, "devices": {"lern": ["cpu", "gpuu"], "advantages": 3},
+        "variants": {"x": []}, "pin": {"learn": "gpu", "y": 3}, "replicas": {"z": 2},
+        "together": [["learn", "a"], 3], "apart": [["b", "advantages"]],
     }  # fmt: skip
     platform: Any = Given(devices=[Given(name="cpu"), Given(name="gpus")])
     lines = {where: what.split(";")[0] for where, what in
-             find_unknown_names(limits, platform, ("update", "gae"))}  # fmt: skip
+             find_unknown_names(limits, platform, ("learn", "advantages"))}  # fmt: skip
     task, near = "no task '{}'".format, " (did you mean gpus?)"
     assert lines == {
-        ("limits", "devices", "updat"): f"{task('updat')} (did you mean update?)",
+        ("limits", "devices", "lern"): f"{task('lern')} (did you mean learn?)",
         ("limits", "variants", "x"): task("x"), ("limits", "pin", "y"): task("y"),
         ("limits", "replicas", "z"): task("z"), ("limits", "together", 0, 1): task("a"),
         ("limits", "apart", 0, 0): task("b"),
         ("limits", "memory", "gpu"): f"no device 'gpu'{near}",
-        ("limits", "devices", "updat", 1): f"no device 'gpuu'{near}",
-        ("limits", "pin", "update"): f"no device 'gpu'{near}",
+        ("limits", "devices", "lern", 1): f"no device 'gpuu'{near}",
+        ("limits", "pin", "learn"): f"no device 'gpu'{near}",
     }  # fmt: skip
     assert {w[1] for w, _ in find_unknown_names(limits, None, None)} == set()
     pointless = {"power": "1 W", "period": "2 s", "min_throughput": None, "memory": {}}

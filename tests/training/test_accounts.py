@@ -34,7 +34,7 @@ def record(lane: str, names: str, **other: Any) -> dict[str, Any]:
 
 def timed_run(*lanes: str, home: int = 0, external: tuple[str, ...] = ()) -> Any:
     """A run of 10 s in its loop, 7 s of them in lanes, 2 s in evaluations and checkpoints."""
-    jobs = {n: Given(name=n, steps_external_envs=n in external) for n in ("env_step", "update")}
+    jobs = {n: Given(name=n, steps_external_envs=n in external) for n in ("step", "learn")}
     protocol = Given(home=home, lanes=[Given(name=name) for name in lanes])
     session = Given(compiled=Given(jobs=jobs, protocol=protocol))
     plan = Given(lanes=[Given(lane=name) for name in lanes])
@@ -44,29 +44,29 @@ def timed_run(*lanes: str, home: int = 0, external: tuple[str, ...] = ()) -> Any
 def test_the_time_of_lanes_is_added_up_by_hand() -> None:
     """Two lanes of the training thread, and one of two sessions in a process of its own."""
     records = [
-        record("c0", "env_step inference inference", rounds=40, timed_rounds=10,
+        record("c0", "step act act", rounds=40, timed_rounds=10,
                busy_ns=[100_000_000, 200_000_000, 100_000_000], calls=[10, 10, 11],
-               waiting_ns=[0, 100_000_000, 200_000_000], copied_ns={"inference": 300_000_000},
+               waiting_ns=[0, 100_000_000, 200_000_000], copied_ns={"act": 300_000_000},
                held_ns=500_000_000, stamp_s=1e-3),
-        record("c1", "update", rounds=40, timed_rounds=0, busy_ns=[1_500_000_000], calls=[40],
+        record("c1", "learn", rounds=40, timed_rounds=0, busy_ns=[1_500_000_000], calls=[40],
                waiting_ns=[200_000_000], stamp_s=0.01),
-        record("c2", "update", rounds=3, timed_rounds=2, busy_ns=[2_000_000_000], calls=[4],
-               waiting_ns=[1_000_000_000], copied_ns={"update": 9_000_000_000},
+        record("c2", "learn", rounds=3, timed_rounds=2, busy_ns=[2_000_000_000], calls=[4],
+               waiting_ns=[1_000_000_000], copied_ns={"learn": 9_000_000_000},
                held_ns=500_000_000, stamp_s=1.0, wall_ns=6_000_000_000),
-        record("c2", "update sync", busy_ns=[800_000_000, 200_000_000], calls=[1, 2],
+        record("c2", "learn sync", busy_ns=[800_000_000, 200_000_000], calls=[1, 2],
                waiting_ns=[0, 300_000_000], held_ns=200_000_000, stamp_s=0.5,
                wall_ns=1_000_000_000),
     ]  # fmt: skip
-    found = lane_times(timed_run("c0", "c1", home=1, external=("env_step",)), records)
+    found = lane_times(timed_run("c0", "c1", home=1, external=("step",)), records)
     assert rounded(tuple(map(astuple, found))) == (
         # 4 x the timed rounds; 10 s = 0.4 + 1.5 in calls, 3.069 between them (with its profiler,
         # 7 - 0.5 - 1.9 - 1.5 of the other lane), held 0.5 + 3 of the loop + 1.5 of the other lane
-        ("c0", 10.0, (("env_step", 40, 0.0, 0.4, 0.0, 0.0), ("inference", 84, 0.9, 0.0, 0.3, 0.3)),
+        ("c0", 10.0, (("step", 40, 0.0, 0.4, 0.0, 0.0), ("act", 84, 0.9, 0.0, 0.3, 0.3)),
          3.069, 0.0, 5.0, 0.031),
         # the loop: 10 - 7 - 2 in Python; held 2, and 1.6 of the other lane
-        ("c1", 10.0, (("update", 40, 1.5, 0.0, 0.0, 0.2),), 3.3, 1.0, 3.6, 0.4),
+        ("c1", 10.0, (("learn", 40, 1.5, 0.0, 0.0, 0.2),), 3.3, 1.0, 3.6, 0.4),
         # 1.5 x the timed rounds, of which no more is copied than was spent; 6 + 1 s
-        ("c2", 7.0, (("update", 7, 0.8, 0.0, 3.0, 1.0), ("sync", 2, 0.2, 0.0, 0.0, 0.3)),
+        ("c2", 7.0, (("learn", 7, 0.8, 0.0, 3.0, 1.0), ("sync", 2, 0.2, 0.0, 0.0, 0.3)),
          0.0, 0.0, 0.7, 1.5),
     )  # fmt: skip
 

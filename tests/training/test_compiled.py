@@ -15,7 +15,7 @@ from pearl_devices import torch_threads
 from tests.examples import placement
 from tests.lanes import planned, replay_spec, told
 
-SPLIT = {"max_lanes": 4, "replicas": {"env_step": 2}}
+SPLIT = {"max_lanes": 4, "replicas": {"step": 2}}
 
 
 def counted(counts, name, function):
@@ -68,14 +68,14 @@ def compiled_plan(*tasks, lanes=2, hosting="threads", **other):
 
 
 def test_threads_of_torch_in_one_lane_and_torch_in_another_are_refused():
-    wide = placement("update", "cpu", "a", 1.0, variant="torch-2")
+    wide = placement("learn", "cpu", "a", 1.0, variant="torch-2")
     assert torch_threads.threads_of("torch-2") == 2
-    other = placement("inference", "cpu", "b", 1.0, variant="torch")
+    other = placement("act", "cpu", "b", 1.0, variant="torch")
     with pytest.raises(pearl.SpecError) as caught:
         CompiledPlan.check_torch_threads(compiled_plan(other, wide))
     assert caught.value.problems == (
-        "train.lanes: threads of one process, and torch-2 of update would set how many threads "
-        "torch has in inference too; set it to processes, or leave torch-2 out of limits.variants",
+        "train.lanes: threads of one process, and torch-2 of learn would set how many threads "
+        "torch has in act too; set it to processes, or leave torch-2 out of limits.variants",
     )
     for fine in (
         compiled_plan(other, wide, hosting="processes"),

@@ -93,13 +93,13 @@ class Machine:
         return pearl.Trainer(told(self.system, lanes=lanes), self.plan, seed=3)
 
 
-UPDATE_WRONG = {**SECONDS, "update": SECONDS["update"] / 3}
+UPDATE_WRONG = {**SECONDS, "learn": SECONDS["learn"] / 3}
 TWO_LANES = {**LIMITS, "max_lanes": 2}
-SLOWER = {**SECONDS, "inference": 60e-6, "replay_insert": 100e-6, "replay_sample": 200e-6,
-          "update": 450e-6}  # fmt: skip
+SLOWER = {**SECONDS, "act": 60e-6, "store": 100e-6, "sample": 200e-6,
+          "learn": 450e-6}  # fmt: skip
 """With two lanes, and the update said to take a third of this, the plan draws batches ahead, so
 that work is under way at a checkpoint; at these times the best plan does not."""
-PREFETCHING = {**SLOWER, "update": SLOWER["update"] / 3}
+PREFETCHING = {**SLOWER, "learn": SLOWER["learn"] / 3}
 
 
 def off(run: Run) -> set[str]:
@@ -114,12 +114,12 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
     assert run.drift.predicted_s == machine.plan.period_s
     assert run.drift.measured_s == pytest.approx(takes_s)
     assert run.drift.off == pytest.approx(takes_s / machine.plan.period_s - 1)
-    assert off(run) == {"update"}
-    (update,) = (t for t in run.drift.tasks if t.task == "update")
+    assert off(run) == {"learn"}
+    (update,) = (t for t in run.drift.tasks if t.task == "learn")
     assert update.off == pytest.approx(2.0, rel=1e-3)
     assert own.plan is machine.plan
     assert run.drift.decisions == run.events == ()
-    assert "off by more than 15 % is update (3.00 x)." in (tmp_path / "report.html").read_text()
+    assert "off by more than 15 % is learn (3.00 x)." in (tmp_path / "report.html").read_text()
     value = json.loads((tmp_path / "run.json").read_text())
     assert problems(value, "run") == []
     assert value["drift"]["off"] == run.drift.off
@@ -129,7 +129,7 @@ def test_tasks_that_take_three_times_what_was_said_are_named(monkeypatch, tmp_pa
 def test_a_damaged_drift_is_refused_with_its_key_and_none_is_read(monkeypatch, tmp_path) -> None:
     Machine(monkeypatch, SECONDS).trainer().train(steps=400, out=tmp_path)
     value = json.loads((tmp_path / "run.json").read_text())
-    for bad in (3, {"predicted_s": 1}, {**value["drift"], "tasks": "update"}):
+    for bad in (3, {"predicted_s": 1}, {**value["drift"], "tasks": "learn"}):
         (tmp_path / "run.json").write_text(json.dumps(value | {"drift": bad}))
         with pytest.raises(SpecError, match="drift"):
             load_run(tmp_path)
@@ -213,7 +213,7 @@ def test_a_better_plan_takes_over_with_the_same_replay_streams_and_counters(
     (decision,) = run.drift.decisions
     assert decision in run.events
     assert f"env step {iteration * 8}: " in decision
-    assert "off by more than 15 % is update (3.00 x)." in decision
+    assert "off by more than 15 % is learn (3.00 x)." in decision
     assert "Plan changed: the plan takes" in decision
     assert "moved: " in decision
     assert {own.protocol.drain, plain.protocol.drain} == {0, 1}
@@ -310,7 +310,7 @@ def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(monkeyp
     system = pearl.load(spec)
     plan = pearl.plan(system)
     call = [t.name for t in plan.problem.graph.tasks]
-    assert set(plan.task("update").fused_with) == set(call) - {"update"}
+    assert set(plan.task("learn").fused_with) == set(call) - {"learn"}
     far = replace(plan, period_s=plan.period_s / 1000)  # whatever this machine takes, it is more
     run = pearl.Trainer(system, far, seed=3).train(out=tmp_path, replan=True)
     assert run.status == "done"

@@ -142,9 +142,9 @@ def test_arrays_that_do_not_fit_are_listed_and_nothing_is_copied(tmp_path: Path)
 
 @pytest.mark.parametrize(
     "wrong",
-    [{}, {"env_step": [{}, {}]}, {"env_step": 3},
-     {"env_step": [{"origin": {"seed": "x"}, "actions": [], "observation": 1}] * 2},
-     {"env_step": [{"origin": {"bit_generator": "PCG64"}, "actions": {}, "observation": {}}] * 2}],
+    [{}, {"step": [{}, {}]}, {"step": 3},
+     {"step": [{"origin": {"seed": "x"}, "actions": [], "observation": 1}] * 2},
+     {"step": [{"origin": {"bit_generator": "PCG64"}, "actions": {}, "observation": {}}] * 2}],
 )  # fmt: skip
 def test_environments_that_cannot_come_back_are_a_sentence(wrong: Any, tmp_path: Path):
     trainer = trainer_of("frames")
@@ -152,7 +152,7 @@ def test_environments_that_cannot_come_back_are_a_sentence(wrong: Any, tmp_path:
     stored = checkpoint.load(tmp_path / CHECKPOINT)
     arrays = {n: stored.read(n) for n in stored.places}
     checkpoint.save(tmp_path / CHECKPOINT, arrays, {**stored.about, "environments": wrong})
-    with pytest.raises(UnsupportedError, match=r"env_step|environment") as caught:
+    with pytest.raises(UnsupportedError, match=r"step|environment") as caught:
         trainer.train(steps=192, out=tmp_path, resume=True)
     assert "\n" not in str(caught.value)
 
