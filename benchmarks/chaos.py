@@ -7,10 +7,6 @@ arrays of their last checkpoint must then be those of a run that was never kille
 not in any order, nor where a worker was killed and its lane started again: there the counts must be
 the same (gradient steps, random streams, cursor). In one thread the rows of metrics.csv must be the
 same too. After each kill no process may be left, and after all no shared memory.
-
-Then commands open run folders that hold links, pipes, devices and the like in the place of files
-(`benchmarks.hostile_folders`): each ends at once with a report or a sentence, and writes nowhere
-else.
 """
 
 from __future__ import annotations
@@ -34,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bars import ONE_THREAD, at_most, finish
-from benchmarks.hostile_folders import hostile_folders
 from benchmarks.processes import below, is_running
 
 ROOT = Path(__file__).parents[1]
@@ -328,14 +323,7 @@ def chaos(cases: tuple[Case, ...], kills: int, seed: int, work: Path) -> list[Se
     return found
 
 
-def shown(
-    found: list[Seen],
-    left: list[str],
-    json_path: str | None,
-    values: dict[str, Any],
-    folders: tuple[int, list[str]] = (0, []),
-) -> int:
-    """folders: number of hostile folders, and what went wrong with them."""
+def shown(found: list[Seen], left: list[str], json_path: str | None, values: dict[str, Any]) -> int:
     columns = ["run", *PHASES, "workers", "restarts", "wrong"]
     rows = list[list[str]]()
     for name in dict.fromkeys(seen.case for seen in found):
@@ -350,10 +338,7 @@ def shown(
         at_most(f"runs of {len(found)} with {kills} kills not as promised", wrong, 0, "{}"),
         at_most("processes that outlived a kill", sum(seen.left for seen in found), 0, "{}"),
         at_most("shared memory left", len(left), 0, "{}"),
-        at_most(f"hostile folders of {folders[0]} not as promised", len(folders[1]), 0, "{}"),
     ]
-    for text in folders[1]:
-        print(text)
     values |= {"runs": list(map(vars, found))}
     return finish("chaos", columns, rows, bars, [], json_path, values)
 
@@ -368,19 +353,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help=", ".join(c.name for c in QUICK))
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(given)
-    from benchmarks.chaos_environments import bad_environments
-
     shared, begin = set(os.listdir("/dev/shm")), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos") as work:
         cases = QUICK if options.quick else CASES
         found = chaos(cases, options.kills, options.seed, Path(work))
-        found += bad_environments(Path(work))
-        tries = 12 if options.quick else 60
-        (Path(work) / "folders").mkdir()
-        wrong = hostile_folders(tries, options.seed, Path(work) / "folders")
     left = sorted(set(os.listdir("/dev/shm")) - shared)
     values = {"seed": options.seed, "seconds": round(time.monotonic() - begin)}
-    return shown(found, left, options.json, values, (tries, wrong))
+    return shown(found, left, options.json, values)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,17 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hostile_folders import (
+from pearl import files, formats, run_folder
+from pearl.errors import SpecError
+from pearl.formatting import printable, printable_lines
+from pearl.json_files import MOST_BYTES
+from pearl.planning import metrics_file
+from pearl.planning.plans import load_plan
+from pearl.planning.runs import load_run
+from pearl.population.run_files import load_sweep_file
+from pearl.training.trainer import Trainer
+from tests.cli.test_cli import Ran, spec, trained
+from tests.hostile_folders import (
     KINDS,
     LINKS,
     NAMES,
@@ -35,16 +45,6 @@ from benchmarks.hostile_folders import (
     put,
     unix_socket,
 )
-from pearl import files, formats, run_folder
-from pearl.errors import SpecError
-from pearl.formatting import printable, printable_lines
-from pearl.json_files import MOST_BYTES
-from pearl.planning import metrics_file
-from pearl.planning.plans import load_plan
-from pearl.planning.runs import load_run
-from pearl.population.run_files import load_sweep_file
-from pearl.training.trainer import Trainer
-from tests.cli.test_cli import Ran, spec, trained
 
 __all__ = ["spec", "trained"]
 

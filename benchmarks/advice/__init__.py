@@ -1,1 +1,1 @@
-"""Verdicts beside answers by hand, beside what must hold of all, and beside measurements."""
+"""Verdicts of advice beside measurements."""

@@ -5,7 +5,6 @@ import sys
 from benchmarks.run import main
 
 PARTS = {
-    "cases": "where gradient steps belong, beside an answer that can be checked by hand",
     "reliability": "how often verdicts between two measured plans are right",
 }
 """Part → its subject."""

@@ -1,4 +1,4 @@
-"""Whole training loops: CPU only, GPU only, planned; a CUDA-graph baseline and other libraries.
+"""Whole training loops: CPU only, GPU only, planned, and other libraries.
 
 A GPU-only loop has every task that the GPU offers there, a CPU-only loop none; `planned` is what
 the planner makes of both. Joules are those of the devices as NVML and RAPL count them, where they
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pearl
-from benchmarks.gpu import graph_dqn
 from benchmarks.gpu.target import Case, Target
 from pearl.spec.user_code import build_graph
 from pearl.training.trainer import Trainer
@@ -49,8 +48,7 @@ def run(target: Target) -> list[Case]:
         for envs in SMALL_ENVIRONMENTS if target.stand_in else ENVIRONMENTS:
             found += [_loop(target, name, envs, where) for where in WHERE]
     for name in COMPARED:
-        others = [_baseline(target)] if name == "dqn" else []
-        found += judged(target, [*others, *_libraries(target, name), _small_loop(target, name)])
+        found += judged(target, [*_libraries(target, name), _small_loop(target, name)])
     return found
 
 
@@ -105,22 +103,6 @@ def _loop(target: Target, name: str, envs: int, where: str, **more: Any) -> Case
     )  # fmt: skip
 
 
-def _baseline(target: Target) -> Case:
-    steps = SMALL_STEPS if target.stand_in else LIBRARY_STEPS
-    start = 64 if target.stand_in else 1000
-    with EnergyMeter.of(target.devices) as meter:
-        count, updates, seconds = graph_dqn.train(target.driver.device, steps, start)
-        joules = counted(meter)
-    return Case(
-        "CUDA-graph baseline, DQN, 8 environments",
-        updates > 0,
-        {"env_steps": count, "updates": updates},
-        target.figures(
-            env_steps_per_s=count / seconds, env_steps_per_j=steps / joules if joules else None
-        ),
-    )
-
-
 def counted(meter: EnergyMeter) -> float | None:
     """Joules of all devices so far; None where one of them is only modelled."""
     joules, source = total(meter.read({}))
@@ -128,7 +110,7 @@ def counted(meter: EnergyMeter) -> float | None:
 
 
 def _small_loop(target: Target, name: str) -> Case:
-    """An algorithm as the baseline and the libraries run it."""
+    """An algorithm as the libraries run it."""
     return _loop(target, name, 8, "planned", learning_starts=1000, **COMPARED[name][1])
 
 

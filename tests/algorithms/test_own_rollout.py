@@ -14,7 +14,6 @@ from examples import reinforce, vtrace
 from pearl.algorithms.families import rollout
 from pearl.errors import SpecError
 from pearl_devices import Device, cpu
-from pearl_devices.buffers import specs
 from tests.lanes import differing, planned, replay_spec, trained
 
 EXAMPLES = {"reinforce": reinforce.SPEC, "vtrace": vtrace.SPEC}
@@ -46,15 +45,6 @@ def test_it_acts_natively_and_learns_in_torch_with_its_own_loss() -> None:
     assert dict(update.args) == {"rho": 2.0, "c": 1.0, "discount": 0.99}
     assert cpu.offers(update, Device("cpu", "cpu")) == (("torch", 1),)
     assert [f.name for f in made.graph.fusions] == ["rollout"]
-
-
-def test_its_loss_sees_the_whole_rollout_in_the_order_of_time() -> None:
-    kernel = trainer("vtrace").graph.task("learn").kernel
-    names = {name[len("rollout.") :] for name in specs(kernel) if name.startswith("rollout.")}
-    assert names == {
-        *("obs", "action", "reward", "next_obs", "terminated", "truncated", "log_prob"),
-        *("value", "advantage", "returns"),
-    }
 
 
 def test_without_lag_or_cuts_the_targets_of_v_trace_are_the_returns_of_the_trace_with_decay_1(

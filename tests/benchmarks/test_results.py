@@ -62,7 +62,6 @@ QUICKEST: dict[str, tuple[str, ...]] = {
     "estimators": ("--quick",),
     "fpga": ("--quick",),
     "gpu": ("--quick",),
-    "lane_times": ("--pairs", "1"),
     "literature": ("--quick",),
     "peers": ("--quick",),
     "protocol": ("--quick",),

@@ -14,7 +14,6 @@ import pearl
 from pearl import STOP
 from pearl.algorithms.evaluation import acting_of
 from pearl.callbacks import video
-from pearl.callbacks.bar import Bar
 from pearl.callbacks.csv_log import CsvLog
 from pearl.callbacks.patience import Patience
 from pearl.callbacks.stop_at_return import StopAtReturn
@@ -89,33 +88,6 @@ def test_a_table_is_continued_by_the_columns_that_it_has(tmp_path):
     assert path.read_text().splitlines() == lines[:2]
 
 
-def test_a_bar_is_drawn_and_ended(monkeypatch):
-    """A twin of rich's bar."""
-    told = []
-
-    class Twin:
-        def __init__(self, *columns):
-            told.append(len(columns))
-
-        def __getattr__(self, name):
-            return lambda *given, **more: told.append((name, *given, *more.items())) or 7
-
-    monkeypatch.setattr("rich.progress.Progress", Twin)
-    bar = Bar()
-    bar.on_end(evaluated(1.0))  # of a run without progress
-    bar.on_progress(evaluated(1.0, 8))
-    bar.on_progress(evaluated(2.0, 16))
-    bar.on_end(evaluated(2.0))
-    bar.on_end(evaluated(2.0))
-    line = "eval {}, 1 env steps/s, 0.50 of predicted"
-    assert told == [
-        3, ("start",), ("add_task", "start", ("total", 200), ("line", "")),
-        *(("update", 7, ("description", "evaluation"), ("completed", steps),
-           ("line", line.format(steps // 8))) for steps in (8, 16)),
-        ("stop",),
-    ]  # fmt: skip
-
-
 def test_wandb_gets_its_three_calls(monkeypatch):
     """A twin of the package: `init`, `log` and `finish`, as its documentation has them."""
     seen = []
@@ -139,23 +111,6 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(pearl.SpecError, match=rf"pearl-toolkit\[{extra}\]"):
         make(tmp_path)
-
-
-def test_tensorboard_closes_its_file_at_the_end(monkeypatch, tmp_path):
-    """A twin of the writer, as torch's documentation has it."""
-    told = []
-    writer = SimpleNamespace(
-        add_scalar=lambda *row: told.append(row), close=lambda: told.append("closed")
-    )
-    twin = SimpleNamespace(SummaryWriter=lambda folder: told.append(folder) or writer)
-    monkeypatch.setitem(sys.modules, "tensorboard", ModuleType("tensorboard"))
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", twin)
-    event = SimpleNamespace(env_steps=8, numbers=lambda: {"eval_mean": 1.0})
-    board = TensorBoard(tmp_path)
-    for moment in (board.on_progress, board.on_evaluation, board.on_end, board.on_progress):
-        moment(event)
-    row = ("eval_mean", 1.0, 8)
-    assert told == [str(tmp_path), row, row, row, "closed", str(tmp_path), row]
 
 
 def test_tensorboard_reads_what_is_written(plan, tmp_path):

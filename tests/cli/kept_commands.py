@@ -102,11 +102,8 @@ def ran(words: tuple[str, ...]) -> list[str]:
             stack.enter_context(patch(name, answer))
         result = CliRunner().invoke(app, [w.replace("OUT", folder) for w in words])
         lines = [f"status {result.exit_code}", *said]
-        out = result.stdout
         if words[-1] == "-":
-            out = json.dumps(outline(json.loads(out)))
-        shown = [line for line in out.splitlines() if line]
-        lines += [f"> {line}" for line in (*shown[:3], *shown[3:][-3:])]
+            lines.append(f"> {json.dumps(outline(json.loads(result.stdout)))}")
         lines += [f"! {line}" for line in result.stderr.splitlines()]
         Path(folder, "other.json").unlink()
         for file in sorted(f for f in Path(folder).rglob("*") if f.is_file()):

@@ -14,4 +14,4 @@ def test_a_command_does_what_is_kept(name, monkeypatch):
 
 
 def test_the_commands_are_those_that_are_kept():
-    assert list(kept("commands.txt")) == ["", *COMMANDS]
+    assert list(kept("commands.txt")) == [*COMMANDS]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from pearl.cluster import discovery, links, timing
+from pearl.cluster import discovery, links
 from pearl.cluster.connection import Node
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
@@ -20,7 +18,6 @@ from pearl_devices.base import UNTIMED
 from pearl_estimators.sealed_files import CalibrationError
 
 HOME, OTHER, MUTE = (Node(n, n * 8, f"10.0.0.{k}", 4 - k, 0, 1e9) for k, n in enumerate("abc", 1))
-ONE = np.arange(3, dtype=np.uint8)
 
 
 class Failed(Exception):
@@ -103,28 +100,6 @@ def test_every_node_with_cores_lists_its_devices(cluster):
     assert found["versions"] == discovery.versions()
 
 
-def test_one_node_of_each_machine_is_calibrated_and_this_one_comes_first(cluster, monkeypatch):
-    ray = cluster
-    twin = replace(OTHER, name="b2", address=HOME.address)
-    monkeypatch.setattr(discovery.measuring, "limit_of", lambda seconds: 10 * seconds)
-    received = []
-
-    def receive(ray, node, answer, limit_s):
-        received.append((node.name, answer, limit_s))
-        return f"of {node.name}", ""
-
-    monkeypatch.setattr(discovery, "_receive", receive)
-    no_cores = replace(MUTE, cores=0)
-    monkeypatch.setattr(discovery.connection, "nodes", lambda: [twin, OTHER, no_cores, HOME])
-    found = discovery.calibrate(2.0)
-    assert list(found.items()) == [("a", "of a"), ("b2", "of a"), ("b", "of b")]
-    assert sorted(ray.asked) == [("a", 2.0, 20.0), ("b", 2.0, 20.0)]
-    assert sorted(received) == [("a", "a", 20.0), ("b", "b", 20.0)]
-    ray.asked.clear()
-    discovery.calibrate(2.0, 5.0)
-    assert {given[1:] for given in ray.asked} == {(2.0, 5.0)}
-
-
 def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch):
     ray = cluster
     monkeypatch.setattr(discovery.Calibration, "from_json", lambda plain: ("from", plain))
@@ -143,55 +118,6 @@ def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch
 
 
 # --- timing messages
-
-
-def test_sizes_are_timed_in_turns_and_their_lower_quartiles_kept(cluster, monkeypatch):
-    order, actor = [], SimpleNamespace(remote=lambda: "actor")
-    cluster.remote = lambda **groups: lambda kind: SimpleNamespace(options=lambda **given: actor)
-    cluster.kill = cluster.killed.append
-
-    def in_a_row(message):
-        order.append(("row", message.size))
-        return [0.001 * n * message.size for n in range(1, 20)]
-
-    def one_by_one(turns, array):
-        order.append(("alone", array.size))
-        return [0.01 * n for n in range(1, 20)]
-
-    way = SimpleNamespace(in_a_row=in_a_row)
-    turns = SimpleNamespace(turn=lambda array: order.append(("first", array.size)))
-    monkeypatch.setattr(timing, "_way", lambda *given: nullcontext(way))
-    monkeypatch.setattr(timing, "_Turns", lambda by: nullcontext(turns))
-    monkeypatch.setattr(timing, "_one_by_one", one_by_one)
-    found = timing.time_messages(HOME, OTHER, "tcp", [4, 8])
-    round_ = [("alone", 4), ("row", 4), ("alone", 8), ("row", 8)]
-    assert order == [("first", 4), ("first", 8), *round_ * 3]
-    # 57 times, three of each: the quartile is the 14.5th, the ends are the 2.9th and the 55.1th
-    assert [t.size_bytes for t in found] == [4, 8]
-    assert [t.one_way_s for t in found] == pytest.approx([0.025, 0.025])
-    assert [t.pipelined_s for t in found] == pytest.approx([0.02, 0.04])
-    assert [t.spread for t in found] == pytest.approx([19.0, 19.0])
-    assert cluster.killed == ["actor"]
-    for error in (RuntimeError("cut\n off"), Failed("cut\n off")):
-        way.in_a_row = lambda message, error=error: (_ for _ in ()).throw(error)
-        why = r"^node b \(10.0.0.2\) does not answer by tcp while its link is timed: cut off$"
-        with pytest.raises(CalibrationError, match=why):
-            timing.time_messages(HOME, OTHER, "tcp", [4])
-
-
-def test_a_message_there_and_back_is_timed_or_its_error_raised():
-    sent = []
-
-    def back(asked):
-        if asked == 5:
-            raise RuntimeError("gone")
-
-    way = SimpleNamespace(asked=lambda size: size, send=sent.append, back=back)
-    with timing._Turns(way) as turns:
-        assert turns.turn(ONE) > 0
-    assert sent == [ONE]
-    with timing._Turns(way) as turns, pytest.raises(RuntimeError, match="gone"):
-        turns.turn(np.zeros(5, np.uint8))
 
 
 # --- links

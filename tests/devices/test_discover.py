@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -134,14 +133,6 @@ def test_the_cpus_of_this_process_are_those_of_its_mask(monkeypatch: pytest.Monk
         assert part("portable").usable_cpus() == usable
 
 
-INTEL = {
-    "Haswell": [60, 63, 69, 70], "Broadwell": [61, 71, 79, 86],
-    "Skylake, client": [78, 94, 142, 158, 165, 166], "Skylake, server": [85],
-    "Ice Lake, server": [106, 108], "Ice Lake, client": [125, 126], "Tiger Lake": [140, 141],
-    "Rocket Lake": [167], "Golden Cove, server": [143, 207], "Redwood Cove, server": [173, 174],
-    "Golden Cove, client": [151, 154, 183, 186, 191], "Redwood Cove, client": [170, 172],
-    "Lion Cove": [189, 197, 198], "Gracemont": [190], "Crestmont": [175],
-}  # fmt: skip
 ZEN_5 = [(0x00, "Zen 5"), (0x20, "Zen 5, mobile"), (0x30, "Zen 5"), (0x60, "Zen 5, mobile")]
 AMD = {
     23: [(0x00, "Zen"), (0x30, "Zen 2"), (0x100, "fma")],
@@ -149,25 +140,6 @@ AMD = {
     26: [*ZEN_5, (0x80, "Zen 5"), (0x100, "fma")],
 }
 """Family → first model of each run of models, and the microarchitecture of the run."""
-
-
-def test_a_microarchitecture_is_that_of_the_family_and_the_model() -> None:
-    """Linux, intel-family.h; AMD's runs of models by their first ones."""
-
-    def name(vendor: str, family: int, model: int) -> str:
-        text = f"vendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n"
-        return core_of(text, ["sse2", "fma"]).name
-
-    seen: dict[str, list[int]] = {}
-    for model in range(256):
-        seen.setdefault(name("GenuineIntel", 6, model), []).append(model)
-    del seen["fma"]
-    assert seen == INTEL
-    assert name("GenuineIntel", 15, 60) == name("Other", 6, 60) == "fma"
-    for family, runs in AMD.items():
-        for (first, core), (end, _) in pairwise(runs):
-            assert {name("AuthenticAMD", family, m) for m in range(first, end)} == {core}
-        assert name("AuthenticAMD", family, runs[-1][0]) == "fma"
 
 
 @pytest.mark.parametrize(("implementer", "part", "core"), [
@@ -225,34 +197,6 @@ def test_a_core_that_llvm_names_is_that_core() -> None:
     assert core_of_llvm("neoverse-v2", ()) == Core("Neoverse V2", 128, 4)
     assert core_of_llvm("apple-m4", ()) == Core("Apple M4", 128, 4)
     assert core_of_llvm("another", ("neon",)) == Core("asimd", 128, 2)
-
-
-WIDTHS = {
-    60: 32, 61: 32, 78: 32, 85: 64, 125: 32, 167: 32, 143: 64, 173: 64, 151: 32, 170: 32, 189: 32,
-    190: 16, 175: 16,
-}  # fmt: skip
-"""Model of Intel's family 6 → float32 flops a cycle."""
-
-
-@pytest.mark.parametrize(("core", "flops"), [
-    ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\n", 32),  # Zen 3
-    ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", 32),  # Zen 4
-    ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", 64),  # Zen 5
-    ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 106\n", 64),  # Ice Lake
-    ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 140\n", 32),  # Tiger Lake
-    ("vendor_id\t: AuthenticAMD\ncpu family\t: 23\nmodel\t\t: 1\n", 16),  # Zen
-    *(
-        (f"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {model}\n", flops)
-        for model, flops in WIDTHS.items()
-    ),
-    ("CPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", 32),  # Neoverse V2
-])  # fmt: skip
-@pytest.mark.usefixtures("cpu_as_it_is")
-def test_flops_a_cycle_are_those_of_the_microarchitecture_not_of_the_instructions(
-    tmp_path: Path, core: str, flops: int
-) -> None:
-    root = tree(tmp_path, {"proc/cpuinfo": f"{core}flags\t: avx512f avx2 fma\n"})
-    assert discover.cpu(chip_of(root)).figures["flops_per_cycle"] == flops
 
 
 @pytest.mark.parametrize(("flags", "flops"), [
@@ -436,7 +380,6 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...] = ()) -> tupl
 
 CLOCK, LANES = "NVML, nvmlDeviceGetMaxClockInfo", "NVML, nvmlDeviceGetMaxPcieLinkGeneration"
 CORES, POWER = "NVML, nvmlDeviceGetNumGpuCores", "NVML, nvmlDeviceGetPowerManagementDefaultLimit"
-SILENT = "assumed; NVML gives no value"
 ASSUMED = {
     "overhead_s": "assumed: one CUDA launch",
     "idle_power_w": "assumed: a tenth of the power limit",
@@ -479,47 +422,6 @@ def test_a_gpu_is_computed_from_its_clocks_and_counts(monkeypatch: pytest.Monkey
     platform = discover.host()
     assert platform.device("gpu") == wanted
     assert [link.name for link in platform.links] == ["cpu-gpu"]
-
-
-def test_what_a_gpu_does_not_say_is_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ("Init", "Shutdown", "Count", "HandleByIndex", "UUID", "Name", "Capability")
-    silent = tuple(n for n in (*Nvml.values, "clocks") if not n.endswith(said))
-    peak = 2 * 5120 * 1400e6
-    wanted = Device(
-        "gpu", "gpu", 40, "sm", 1, 24 * 2.0**30, peak, 2 * 5000e6 * 256 / 8, 5e-6, 25.0, 250.0,
-        context_power_w=50.0,
-        model="NVIDIA GeForce RTX 3090",
-        figures={"clock_hz": 1400e6, "float64_flops_per_s": peak / 64},
-        sources=told(SILENT, SILENT, SILENT),
-    )  # fmt: skip
-    assert a_gpu(monkeypatch, silent) == (wanted, linked(16 * 0.985e9, SILENT))
-
-
-@pytest.mark.parametrize(("generation", "lanes", "rate"), [
-    (1, 16, 4e9), (2, 8, 4e9), (3, 16, 15.76e9), (5, 16, 63.008e9), (6, 4, 30.252e9),
-    (7, 1, 0.985e9), (4, 0, 1.969e9),
-])  # fmt: skip
-def test_a_link_is_as_fast_as_its_lanes(
-    monkeypatch: pytest.MonkeyPatch, generation: int, lanes: int, rate: float
-) -> None:
-    monkeypatch.setitem(Nvml.values, "nvmlDeviceGetMaxPcieLinkGeneration", generation)
-    monkeypatch.setitem(Nvml.values, "nvmlDeviceGetMaxPcieLinkWidth", lanes)
-    assert a_gpu(monkeypatch)[1].bytes_per_s == pytest.approx(rate)
-
-
-@pytest.mark.parametrize(("capability", "cores", "halved"), [
-    ((6, 0), 64, True), ((6, 1), 128, False), ((7, 0), 64, True), ((7, 2), 64, False),
-    ((7, 5), 64, False), ((8, 0), 64, True), ((9, 0), 128, True), ((10, 0), 128, True),
-    ((12, 0), 128, False),
-])  # fmt: skip
-def test_the_sms_of_a_gpu_are_counted_by_its_compute_capability(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], cores: int, halved: bool
-) -> None:
-    monkeypatch.setitem(Nvml.values, "nvmlDeviceGetCudaComputeCapability", capability)
-    gpu, _ = a_gpu(monkeypatch)
-    assert gpu.width == 10496 // cores
-    share = gpu.figures["float64_flops_per_s"] / gpu.peak_flops_per_s
-    assert share == (1 / 2 if halved else 1 / 64)
 
 
 @pytest.mark.parametrize(

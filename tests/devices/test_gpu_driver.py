@@ -4,19 +4,16 @@ it says where something is missing."""
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
-import numpy as np
 import pytest
 import torch
 
 from pearl_devices import UnsupportedError
-from pearl_devices.base import DeviceFailed
 from pearl_devices.gpu import nvidia, nvrtc
 from pearl_devices.gpu.nvrtc import MachineCode
 from pearl_devices.gpu.program import Program
@@ -83,21 +80,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     return here
 
 
-def test_a_launch_goes_to_torchs_stream_with_pointers_and_numbers_of_eight_bytes(gpu: Any) -> None:
-    cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 1))
-    array = torch.zeros(3)
-    launch = driver.prepare_launch(TOY, "axpy", (2,), (32,), (array, 7, 0.5), 100_000)
-    assert cupy.calls == [
-        ("enter", 1), ("load", b"sm_90a"), ("function", "axpy"), ("attribute", 77, 8, 100_000),
-        ("leave", 1),
-    ]  # fmt: skip
-    launch()
-    _, grid, block, values, shared, stream = cupy.calls[-1]
-    assert (grid, block, shared, stream) == ((2,), (32,), 100_000, ("stream", 55))
-    assert values == (array.data_ptr(), 7, 0.5)
-    assert [type(v) for v in values] == [np.uint64, np.int64, np.float64]
-
-
 def test_a_launch_keeps_its_arrays(gpu: Any) -> None:
     gpu(12080)
     scratch = torch.zeros(3)
@@ -109,48 +91,6 @@ def test_a_launch_keeps_its_arrays(gpu: Any) -> None:
     assert seen() is not None
     del launch
     assert seen() is None
-
-
-def test_memory_of_the_host_is_mapped_once_and_until_it_is_freed(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu(12080)
-    pages: list[int] = []
-    status = [0]
-
-    def register(at: int, nbytes: int, flags: int) -> int:
-        assert (nbytes, flags) == (80, 2)
-        pages.append(at)
-        return status[0]
-
-    runtime = SimpleNamespace(cudaHostRegister=register, cudaHostUnregister=pages.remove)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
-    monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self.data_ptr() in pages)
-    driver, owner = nvidia.Gpu(torch.device("cuda", 0)), np.zeros(20)
-    for _ in range(2):
-        tensor = driver.map_array(owner[:10])
-        assert tensor.data_ptr() == owner.ctypes.data
-        assert pages == [owner.ctypes.data]
-    tensor[3] = 7
-    assert owner[3] == 7
-    del tensor
-    assert pages == [owner.ctypes.data]
-    del owner
-    assert pages == []
-    status[0] = 2
-    with pytest.raises(DeviceFailed, match=r"80 bytes .* cannot be mapped \(CUDA error 2\)"):
-        driver.map_array(np.zeros(10))
-
-
-def test_a_program_is_loaded_once_and_little_shared_memory_is_not_asked_for(gpu: Any) -> None:
-    cupy, driver = gpu(12080), nvidia.Gpu(torch.device("cuda", 0))
-    for name in ("axpy", "total"):
-        driver.prepare_launch(TOY, name, (1,), (32,), (), 1024)
-    assert [c[0] for c in cupy.calls].count("load") == 1
-    assert "attribute" not in [c[0] for c in cupy.calls]
-    driver.prepare_launch(TOY, "total", (1,), (32,), (), 47 * 1024)  # with the source's own > 48
-    assert ("attribute", 77, 8, 47 * 1024) in cupy.calls
 
 
 @pytest.mark.parametrize(("cuda", "why"), [

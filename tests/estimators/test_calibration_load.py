@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,13 +14,10 @@ import pytest
 import pearl
 from pearl.planner import planner
 from pearl.planning.estimated_costs import build_cost_table
-from pearl.planning.runs import Drift, TaskDrift
-from pearl.training.run_feedback import find_contradictions
 from pearl_devices import Device, Kernel, kernel
 from pearl_devices.cache_folder import cache_folder
 from pearl_estimators.host import calibrate_host, calibration_updates, calibrator, measuring
 from pearl_estimators.host.benchmark_kernels import CORES, draw_fit_kernels, offered_variants
-from pearl_estimators.host.benchmark_kernels import GROUPS as GROUPS_OF_ALL
 from pearl_estimators.host.calibration import Calibration, CalibrationWarning, MeasuringTimeoutError
 from pearl_estimators.host.calibration_file import load_calibration, locking, store
 from pearl_estimators.host.calibration_updates import fit_journal
@@ -177,38 +172,6 @@ def test_what_was_timed_under_load_is_timed_again_at_a_quiet_start(fresh):
     assert not found.noisy
 
 
-def test_only_the_cores_that_are_about_to_be_used_have_to_be_free(fresh):
-    def cores(of: Calibration, needed: Kernel) -> list[int]:
-        asked: list[int] = []
-
-        def share_had(cores: int) -> float:
-            asked.append(cores)
-            return 0.0
-
-        store(of)
-        restarted(fresh)
-        fresh.setattr(calibrator, "share_had", share_had)
-        calibrator.calibration(HOST, [needed])
-        return asked
-
-    acts = next(k for k, _ in KERNELS if k.kind == "inference.dqn")
-    one = loaded(lambda k, _: 1.6 if k.kind == "inference.dqn" else 1.0)
-    assert cores(one, acts) == [1]
-    assert cores(replace(one, runtime={}), acts) == ([2] if CORES > 1 else [1])
-    if CORES > 1:
-        assert cores(loaded(of_two_cores), LEARNS) == [2]
-
-
-def test_nothing_is_timed_again_within_an_hour_whatever_came_of_it(fresh):
-    store(loaded())
-    child = Child(synthetic(contention=1.5))
-    fresh.setattr(measuring, "run_in_child", child)
-    for _ in range(2):
-        restarted(fresh)
-        calibrator.calibration(HOST)
-    assert len(child.asked) == 1
-
-
 def test_a_timing_under_load_replaces_only_one_under_more(fresh):
     worse, better = loaded(2.0), loaded(1.6, times=3.0)
 
@@ -240,69 +203,6 @@ def test_what_lanes_cost_is_measured_at_a_quiet_start_where_it_never_was(fresh):
     fresh.setattr(calibrator, "CORES", 2)
     with pytest.warns(CalibrationWarning, match="timing again the costs of lanes"):
         assert calibrator.calibration(HOST).runtime == LANES
-
-
-@pytest.mark.parametrize(
-    ("ago_s", "recent"), [(0, True), (3599, True), (3600, False), (-3599, True), (-3600, False)]
-)
-def test_a_stamp_is_recent_for_an_hour(fresh, ago_s: int, recent: bool) -> None:
-    now = SimpleNamespace(time=lambda: 1e9, strptime=time.strptime)
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1e9 - ago_s))
-    fresh.setattr(calibrator, "time", now)
-    assert calibrator._is_recent(stamp) is recent
-    assert calibrator._is_recent("") is False
-
-
-def test_groups_are_skipped_for_ten_minutes_from_their_first_failure(fresh):
-    now_s = [100.0]
-    clock = SimpleNamespace(monotonic=lambda: now_s[0])
-    fresh.setattr(calibrator, "time", clock)
-    with pytest.warns(
-        CalibrationWarning, match=r"^late; untimed kernels of dqn, gae are estimated"
-    ):
-        calibrator.skip_groups(["gae", "dqn"], "late")
-    now_s[0] = 400.0
-    with pytest.warns(CalibrationWarning, match="^again; untimed kernels of ppo are estimated"):
-        calibrator.skip_groups(["dqn", "ppo"], "again")
-    calibrator.skip_groups(["dqn", "gae"], "no more")  # warns of nothing
-    for seconds, expected in (
-        (699.0, {"dqn": "late", "gae": "late", "ppo": "again"}), (700.0, {"ppo": "again"}),
-        (1000.0, {}),
-    ):  # fmt: skip
-        now_s[0] = seconds
-        assert calibrator.skipped_groups() == expected
-    with calibrator.without_timing("one lane"):
-        assert calibrator.skipped_groups() == dict.fromkeys(GROUPS_OF_ALL, "one lane")
-
-
-def test_cores_are_idle_that_have_ten_elevenths_of_their_time(fresh):
-    for share, idle in ((1 / 1.1, True), (0.909, False)):
-        fresh.setattr(calibrator, "share_had", lambda cores, share=share: share)
-        assert calibrator.cores_are_idle(2) is idle
-
-
-@pytest.mark.parametrize(
-    ("lanes", "contention", "doubts", "asked", "needed"),
-    [
-        (LANES, 1.0, {}, "inference.dqn", False),
-        ({}, 1.0, {}, "inference.dqn", True),
-        (LANES, 2.0, {}, "inference.dqn", True),
-        (LANES, 1.0, {"update.dqn native": 2.0}, "inference.dqn", False),
-        (LANES, 1.0, {"update.dqn native": 2.0}, "update.dqn", True),
-    ],
-)
-def test_retiming_is_needed_of_lanes_of_loaded_points_and_of_doubts(
-    fresh, lanes, contention, doubts, asked, needed
-):
-    fresh.setattr(calibrator, "CORES", 2)
-    assert not calibrator.needs_retiming([LEARNS])
-    store(replace(loaded(contention), runtime=lanes, doubts=doubts))
-    kernels = [next(k for k, _ in KERNELS if k.kind == asked)]
-    assert calibrator.needs_retiming(kernels) is needed
-    with calibrator.without_timing("one lane"):
-        assert not calibrator.needs_retiming(kernels)
-    fresh.setattr(calibrator, "CORES", 1)
-    assert calibrator.needs_retiming(kernels) is (needed and bool(lanes))
 
 
 # --- in doubt
@@ -367,38 +267,6 @@ def test_no_doubt_waits_for_a_process_that_measures_nor_needs_a_calibration(fres
     fresh.setattr(calibration_updates, "WAIT_S", 0.05)
     with locking(1.0):
         assert calibration_updates.mark_doubtful({"update.dqn native": 1.8}) == []
-
-
-def test_a_run_contradicts_what_is_outside_the_band_and_far_off(fresh):
-    store(loaded(1.0))
-    system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    plan, graph = pearl.plan(system), planner.build_problem(system).graph
-    names = "+".join(t.task for t in plan.tasks if t.fused_with)
-    said = sum(t.firings * t.seconds for t in plan.tasks if t.fused_with)
-
-    def found(times: float, waited: float | None = 0.02, task: str = names) -> dict[str, float]:
-        row = TaskDrift(task, said, times * said, times - 1)
-        return find_contradictions(plan, graph, Drift(1.0, 1.0, 0.0, (row,), waited=waited))
-
-    fused = next(f.kernel for f in graph.fusions if "+".join(f.tasks) == names)
-    name = f"{family(fused)} native"
-    assert found(2.0) == {name: pytest.approx(2.0)}
-    assert found(0.5) == {name: pytest.approx(0.5)}
-    assert found(1.1) == found(0.9) == {}
-    assert found(2.0, waited=0.3) == found(2.0, waited=None) == {}
-    assert found(0.5, waited=0.3) == {name: pytest.approx(0.5)}
-    wide = replace(plan, tasks=tuple(replace(t, high_s=3 * t.seconds) for t in plan.tasks))
-    row = TaskDrift(names, said, 2 * said, 1.0)
-    assert find_contradictions(wide, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
-    narrow = replace(
-        plan, tasks=tuple(replace(t, low_s=t.seconds, high_s=t.seconds) for t in plan.tasks)
-    )
-    for times, named in ((1.1, set()), (0.95, set()), (2.0, {name}), (0.5, {name})):
-        near = TaskDrift(names, said, times * said, times - 1)
-        drift = Drift(1.0, 1.0, 0.0, (near,), waited=0.0)
-        assert find_contradictions(narrow, graph, drift).keys() == named
-    sheet = replace(plan, tasks=tuple(replace(t, rung="datasheet") for t in plan.tasks))
-    assert find_contradictions(sheet, graph, Drift(1.0, 1.0, 0.0, (row,), waited=0.0)) == {}
 
 
 def test_a_run_marks_what_it_contradicts(fresh):

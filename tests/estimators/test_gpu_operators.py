@@ -363,47 +363,6 @@ BY_HAND = GpuCalibration(
     "Some GPU", "by hand", "", (fitted(), fitted(operator="elementwise", overhead_s=1e-6)), STARTS
 )
 ACTING = kernel("inference.dqn", envs=512, obs=16, act=0, q=(16, 64, 64, 16))
-STORING = kernel("rollout_insert", envs=512, obs=16, act=0, horizon=8)
-
-
-@pytest.mark.parametrize("width", [SMS, SMS // 2, 2 * SMS])
-@pytest.mark.parametrize("k", [ACTING, update(256), update(4096), STORING], ids=lambda k: k.kind)
-@pytest.mark.parametrize("variant", ["eager", "graph"])
-def test_a_kernel_is_the_queue_of_its_operators_and_their_starts(variant, k, width):
-    """Products by the roofline with the share of its rate, other bytes at that of element-wise
-    operators, behind the overhead of one operator. Eager: the longer of starts and queue; a graph:
-    both, with a gap before each element-wise operator and at least 1.27 us before each product."""
-    kind, share = kind_of(k), min(width / SMS, 1.0)
-    products = [Operation("linear", 1, *p) for p in kind.products(k)]
-    of = [max(o.flops / (FLOPS * share), o.bytes / BYTES) for o in products]
-    rounds, moved = kind.rounds(k), sum(o.bytes for o in products)
-    rest_s = max(k.bytes_in + k.bytes_out - rounds * moved, 0.0) / BYTES
-    count, gradient = kind.operations(k), kind.structure == "gradient"
-    if variant == "eager":
-        starts_s = count * (6e-6 + (3e-6 if gradient else 2e-6))
-    else:
-        of_products = rounds * len(products)
-        starts_s = 6e-6 + 4e-6 + 1.27e-6 * of_products + 5e-7 * (count - of_products)
-    once_s = OVERHEAD_S if of else 1e-6
-    far = [max(o.m, o.k, o.n) > 2048 or min(o.m, o.k, o.n) < 8 for o in products]
-    ends = []
-    for below, above in ((1.0, 0.0), (1 / 1.8, -0.1), (2.0, 0.1)):
-        wide = [s * math.exp(above * (1 + f)) for s, f in zip(of, far, strict=True)]
-        work_s = rest_s + rounds * sum(wide)
-        both = starts_s * below, work_s
-        ends.append(once_s + (max(both) if variant == "eager" else sum(both)))
-    found = estimate_gpu(BY_HAND, k, GPU, variant, width)
-    told = found.latency_s, found.low_s, found.high_s
-    assert told == pytest.approx((ends[0], min(ends), max(ends)))
-    queue_s = rest_s + rounds * sum(of)
-    bound = "overhead"
-    if queue_s > max(starts_s, once_s):
-        by_flops = [o.flops / (FLOPS * share) >= o.bytes / BYTES for o in products]
-        work_s = sum(s for s, flops in zip(of, by_flops, strict=True) if flops) * rounds
-        bound = "compute" if work_s > 0.5 * queue_s else "memory"
-    assert (found.bound_by, found.rung) == (bound, "calibrated")
-    note = "; sizes outside the timed ones, band doubled" if any(far) else ""
-    assert found.source == f"operators of Some GPU (by hand); starts of {variant} timed{note}"
 
 
 def test_a_fit_that_a_kernel_needs_must_be_there():

@@ -123,30 +123,6 @@ def test_starts_are_those_of_the_figures_the_probe_or_the_clock(
         assert (found.graph_s, found.gap_s, found.launch_s) == (1e-6, 1e-6, None)
 
 
-def test_kernels_by_hand_are_their_starts_waits_and_work() -> None:
-    """GPU has 35e12 flop/s, so 1.667 GHz; float64 at a 64th of it."""
-    hz = 35e12 / 256 / 82
-    step = environments(100_000)
-    gae = kernel("gae", envs=64, obs=4, act=0, horizon=128, tanh=1, critic=(4, 64, 1))
-    draws = kernel("replay_sample", {**DRAW, "batch": 64})
-    for k, variant, width, waits_s, rate in (
-        (step, "cuda", 82, 8 * step.flops / 100_000 / hz, 35e12 / 64),
-        (step, "cuda", 41, 8 * step.flops / 100_000 / hz, 35e12 / 128),
-        (gae, "cuda", 82, 0.5e-6 * 128, 35e12),
-        (draws, "cuda", 82, 0.5e-6 * kind_of(draws).accesses(draws) / 64, 35e12),
-    ):
-        work_s = k.flops / rate, (k.bytes_in + k.bytes_out) / 936e9
-        begin_s = start_s(k, GPU, variant)
-        found = gpu_roofline(k, GPU, variant, width)
-        latency_s = begin_s + waits_s + max(work_s)
-        assert found.latency_s == pytest.approx(latency_s)
-        assert (found.low_s, found.high_s) == pytest.approx((latency_s / 3, latency_s * 4))
-        part = "arithmetic" if work_s[0] >= work_s[1] else "memory"
-        assert found.parts == pytest.approx(
-            {"starts": begin_s, "waits": waits_s, part: max(work_s)}
-        )
-
-
 def test_a_faster_core_of_the_host_starts_operators_sooner() -> None:
     fast = Device("c", "cpu", figures={"clock_hz": 5.7e9})
     beside = estimate(SAC, GPU, variant="eager", width=82, host=fast)

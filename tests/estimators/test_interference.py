@@ -3,9 +3,7 @@
 import mmap
 import struct
 import time
-from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +14,7 @@ from pearl_devices import kernel
 from pearl_estimators.host import interference
 from pearl_estimators.host.benchmark_kernels import CORES
 from pearl_estimators.host.calibration import Calibration
-from pearl_estimators.host.interference import measure_slowdowns, share_name, side
-from tests.needs import needs_linux
+from pearl_estimators.host.interference import measure_slowdowns, share_name
 
 ACTING = kernel("inference.dqn", envs=1, obs=4, act=0, q=(4, 8, 2))
 LEARNING = kernel(
@@ -54,9 +51,6 @@ def bind_of_calls_that_meet():
     return bind, bound
 
 
-IN_FORKS = needs_linux("it times calls in forks")
-
-
 @pytest.mark.skipif(CORES < 2, reason="calls beside each other need two cores")
 def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
     monkeypatch.setattr(interference, "ROUNDS", 9)
@@ -67,137 +61,6 @@ def test_what_a_call_takes_longer_beside_another_is_found(monkeypatch):
         pytest.skip("two cores were not free at once")
     assert found["inference native"]["update native"] == pytest.approx(1.0, abs=0.25)
     assert found["update native"]["inference native"] < 0.25
-
-
-Reading = tuple[float, float]
-
-
-def compared(*rounds: tuple[Reading, Reading, Reading, Reading]) -> tuple[object, list[object]]:
-    """What `_compare` makes of readings (seconds, contention): alone, the other alone, beside, the
-    other beside; and what was done, in turn."""
-    done: list[object] = []
-    mine = iter([row[i] for row in rounds for i in (0, 2)])
-    its = iter([row[i] for row in rounds for i in (1, 3)])
-
-    class Other:
-        def start(self) -> None:
-            done.append("start")
-
-        def stop(self) -> interference._Stretch:
-            done.append("stop")
-            return interference._Stretch(*next(its))
-
-    def stretch(call: object) -> interference._Stretch:
-        done.append(call)
-        return interference._Stretch(*next(mine))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interference, "_stretch", stretch)
-        patch.setattr(interference, "time", SimpleNamespace(sleep=done.append))
-        found = interference._compare("call", Other())  # type: ignore[arg-type]
-    return found, done
-
-
-def a_round(
-    mine: float, its: float, worst: float = 1.0
-) -> tuple[Reading, Reading, Reading, Reading]:
-    """Slow-downs of a call of 2 s and one of 4 s. worst: contention of one of the readings."""
-    return (2.0, 1.0), (4.0, 1.0), (2.0 * (1 + mine), 1.0), (4.0 * (1 + its), worst)
-
-
-def test_slow_downs_are_medians_of_three_comparisons_with_a_core_each():
-    near = [
-        a_round(0.5, 0.125), a_round(9.0, 9.0, 1.2), a_round(0.25, 0.375, 1.1), a_round(2.0, 0.25),
-    ]  # fmt: skip
-    found, done = compared(*near)
-    assert found == pytest.approx((0.5, 0.25))
-    assert done == ["call", "start", 0.006, "stop", "start", 0.001, "call", "stop"] * 4
-    assert compared(*[a_round(-0.5, -0.5)] * 3)[0] == (0.0, 0.0)  # faster is not slowed down
-    none, done = compared(*[a_round(0.5, 0.5, 1.2)] * 9)
-    assert none is None
-    assert done.count("stop") == 2 * 9
-
-
-@IN_FORKS
-@pytest.mark.parametrize(
-    ("first", "again", "found"),
-    [
-        ((0.05, 0.04), None, (0.05, 0.04)),  # not in doubt
-        ((0.3, 0.01), (0.2, 0.02), (0.2, 0.01)),
-        ((0.01, 0.3), None, (0.01, 0.3)),  # no second comparison
-        (None, None, None),
-    ],
-)
-def test_a_large_slow_down_is_measured_again_and_the_smaller_counts(
-    first, again, found, monkeypatch
-):
-    told, slept = iter([first, again]), []
-    monkeypatch.setattr(interference, "_compare", lambda *_: next(told))
-    monkeypatch.setattr(interference, "_running_beside", lambda call: nullcontext())
-    monkeypatch.setattr(interference, "time", SimpleNamespace(sleep=slept.append))
-    pair = {"inference native": {"update native": found and found[0]}}
-    pair["update native"] = {"inference native": found and found[1]}
-    assert measure_slowdowns(JOBS, {}, lambda *_: lambda: None) == (pair if found else {})
-    assert slept == [0.3] * (first is not None and max(first) > 0.05)
-
-
-def test_a_stretch_is_the_cpu_time_of_its_calls_until_it_is_over(monkeypatch):
-    calls, wall = [], iter([0.0, 0.002, 0.004, 0.006, 0.008, 0.0, 0.002])
-    clocks = {"process_time": lambda: 0.003 * len(calls), "perf_counter": lambda: next(wall)}
-    monkeypatch.setattr(interference, "time", SimpleNamespace(**clocks))
-    assert interference._stretch(lambda: calls.append(1)) == pytest.approx((0.003, 8 / 12))
-    assert len(calls) == 4
-    calls.clear()
-    assert interference._stretch(lambda: calls.append(1), lambda: False) == pytest.approx(
-        (0.003, 2 / 3)
-    )
-
-
-@IN_FORKS
-def test_what_is_known_is_not_measured_again(monkeypatch):
-    monkeypatch.setattr(interference, "HELD", float("inf"))
-    bind, bound = bind_of_calls_that_meet()
-    known = {"inference native": {"update native": 7.0}, "update native": {"inference native": 8.0}}
-    assert measure_slowdowns(JOBS, known, bind) == known
-    assert not bound
-    more = kernel("update.dqn", obs=4, act=0, batch=8, steps=1, double=0, q=(4, 8, 2))
-    found = measure_slowdowns([*JOBS, (more, "torch")], known, bind)
-    assert found["inference native"]["update native"] == 7.0
-    assert found["update native"] == known["update native"]
-    assert set(found["inference native"]) == {"update native", "update torch"}
-
-
-@IN_FORKS
-def test_of_a_family_the_middle_kernel_runs_and_none_on_two_cores():
-    bind, bound = bind_of_calls_that_meet()
-    sizes = {"obs": 4, "act": 0, "steps": 1, "double": 0, "q": (4, 8, 2)}
-    small, middle, large = (kernel("update.dqn", sizes, batch=n) for n in (8, 64, 128))
-    several = [(large, "native"), (small, "native"), (middle, "native")]
-    several += [(large, "native-pair"), (large, "torch-2")]
-    measure_slowdowns([*several, (ACTING, "native")], {}, bind)
-    assert bound == [(ACTING, "native"), (middle, "native")]
-
-
-@IN_FORKS
-def test_a_call_that_fails_beside_another_is_said():
-    def bind(of, _):
-        calls = []
-
-        def act():
-            calls.append(1)
-            if of is LEARNING and len(calls) > 1:
-                raise ZeroDivisionError
-
-        return act
-
-    with pytest.raises(ChildProcessError, match="because its call failed"):
-        measure_slowdowns(JOBS, {}, bind)
-
-
-def test_sides():
-    assert (side(ACTING), side(LEARNING)) == (0, 1)
-    assert side(kernel("param_sync", args={"network": "q"}, params=9)) is None
-    assert share_name(LEARNING, "torch") == "update torch"
 
 
 def test_a_calibration_keeps_them_and_refuses_nonsense():

@@ -11,8 +11,8 @@ import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.runs import Drift, TaskDrift
-from pearl.training.run_feedback import Lessons, calibration_feedback
+from pearl.planning.runs import Drift
+from pearl.training.run_feedback import calibration_feedback
 from pearl_devices import Device, kernel
 from pearl_estimators.cpu import estimate_without_feedback, parts
 from pearl_estimators.estimates import Estimate
@@ -175,58 +175,6 @@ def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):
     assert now.latency_s / base.latency_s == pytest.approx(1.2, abs=0.01)
 
 
-def test_a_run_teaches_where_it_can_be_told_what_its_calls_took(fresh):
-    store(loaded(1.0))
-    system = pearl.load("dqn_cartpole", set={"limits.max_lanes": 1})
-    plan, graph = pearl.plan(system), planner.build_problem(system).graph
-    says, steady = plan.period_s, {"wall_s": 2.0}
-
-    said: list[str] = []
-
-    def found(times: float, waited: float | None = 0.01, **drift: object) -> IterationStats | None:
-        wall_s = times * says / (1 - (waited or 0.0))
-        about = Drift(says, wall_s, wall_s / says - 1, (), waited=waited)
-        seen, (text,) = calibration_feedback(
-            plan,
-            graph,
-            system.platform,
-            replace(about, **drift),  # type: ignore[arg-type]
-            steady,
-        )
-        said[:] = [text]
-        return seen[0] if seen else None
-
-    one = found(1.3)
-    assert one is not None
-    assert one.off == pytest.approx(math.log(1.3), abs=0.02)
-    assert sum(p.share for p in one.parts) == pytest.approx(1.0)
-    almost = found(1.3, waited=0.09)
-    assert almost is not None
-    assert almost.off == pytest.approx(one.off)
-    assert said == ["Learned from this run: its calls took 1.300 times their estimates."]
-    for change, why in (
-        ({"times": 5.0}, "its calls took 5 times their estimates"),
-        ({"waited": None}, "how long its lanes had no core is not known"),
-        ({"waited": 0.1}, "something else had 10% of the core of its busiest lane"),
-        ({"measured_s": None}, "it ended before its steady stretch"),
-        ({"decisions": ("kept",)}, "its plan was searched again during the run"),
-        ({"apart": 2.0}, "its two cores were further apart, or nearer"),
-    ):
-        assert found(**{"times": 1.3, **change}) is None  # type: ignore[arg-type]
-        assert said[0].startswith(f"Nothing was learned from this run: {why}")
-    calibration_updates.record_run(one)
-    again = found(1.3)  # of the same plan, made before: beside the same estimates
-    assert again is not None
-    assert again.off == pytest.approx(one.off)
-    steady["stolen_s"] = 0.2
-    assert found(1.3) is None
-    assert said == [
-        "Nothing was learned from this run: the host of this virtual machine had 10% of a core."
-    ]
-    steady.update(wall_s=0.3, stolen_s=0.0)
-    assert found(1.3) is None
-
-
 def test_a_family_timed_again_that_has_changed_forgets_what_runs_took(fresh):
     known = loaded(1.0)
     name = next(p.named for p in known.points)
@@ -274,59 +222,3 @@ def Pit(reset_us: float, seen: str):
             return np.zeros(1, np.float32), 0.0, bool(action), False, {}
 
     return Env()
-
-
-def test_of_several_lanes_each_teaches_its_calls_and_not_its_waits(fresh):
-    store(loaded(1.0))
-    known = load_calibration()
-    assert known is not None
-    store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1e-10}))
-    one = {"step": ["gymnasium"], "learn": ["native"], "sample": ["native"]}
-    lag = {"limits.policy_lag": 1, "limits.prefetch": 1, "limits.max_lanes": 2}
-    system = pearl.load("dqn_cartpole", set={**lag, "limits.variants": one})
-    made, graph = pearl.plan(system), planner.build_problem(system).graph
-    acts = {"act", "step", "store"}
-    tasks = tuple(
-        replace(t, lane=f"cpu.{int(t.task not in acts)}", rung="calibrated", fused_with=())
-        for t in made.tasks
-    )
-    plan, own = replace(made, tasks=tasks), system.platform.devices[0]
-
-    def seconds(task: str) -> float:
-        return estimate_without_feedback(
-            graph.task(task).kernel, own, plan.task(task).variant, 1
-        ).latency_s
-
-    def told(times: float, period: float = 1.5, **drift: object) -> tuple[Lessons, float]:
-        """The lane that learns takes `times` its estimates, in a period of so many of these."""
-        learns = [t for t in tasks if t.task not in acts]
-        busy_s = times * sum(t.firings * seconds(t.task) for t in learns)
-        rows = tuple(TaskDrift(t.task, 1.0, times * seconds(t.task), 0.0) for t in tasks)
-        about = Drift(1.0, period * busy_s, 0.0, rows, waited=0.01)
-        now = replace(about, **drift)  # type: ignore[arg-type]
-        return calibration_feedback(plan, graph, system.platform, now, {"wall_s": 2.0}), busy_s
-
-    (seen, said), busy_s = told(1.2)
-    crossing = sum(
-        graph.repetition[e.src] * e.bytes for e in graph.edges if (e.src in acts) != (e.dst in acts)
-    )
-    assert crossing > 0
-    (learner,) = seen
-    kernels = {p.named.split()[0] for p in learner.parts}
-    assert {"update.dqn", "replay_sample"} <= kernels
-    assert "env_step" not in kernels
-    assert learner.off == pytest.approx(math.log(1.2 * (1 - 1e-10 * crossing / busy_s)), abs=1e-9)
-    assert said[1].startswith("Learned from lane cpu.1: its calls took 1.")
-    assert said[0].startswith("Nothing was learned from lane cpu.0: ")
-    assert told(1.2, 2.5)[0][0] == ()  # it waited most of the time
-    assert "cold caches" in told(1.2, 2.5)[0][1][1]
-    (none, (why,)), _ = told(1.2, waited=0.3)
-    assert none == ()
-    assert why.startswith("Nothing was learned from this run: something else had 30%")
-    lost = told(1.2, tasks=())[0]
-    assert lost[0] == ()
-    assert "was not timed in it" in lost[1][1]
-    store(replace(known, runtime={"firing_s": 1e-6, "handoff_s": 1e-6, "carry_s_per_byte": 1.0}))
-    nothing, why_not = told(1.2)[0]
-    assert nothing == ()
-    assert "no longer than the bytes that cross lanes" in why_not[1]

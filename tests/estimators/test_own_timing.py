@@ -6,7 +6,6 @@ import logging
 import re
 import sys
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -16,7 +15,6 @@ import pytest
 import pearl
 from pearl_devices import Kernel, kernel
 from pearl_estimators.host import user_code_timing
-from pearl_estimators.host.timer import Timing
 from pearl_estimators.host.user_code_timing import time_user_env
 from pearl_estimators.sealed_files import CalibrationError
 
@@ -193,54 +191,6 @@ def test_environments_that_wait_half_of_a_step_gain_by_processes(
     monkeypatch.setattr(user_code_timing, "_timed", rows)
     assert user_code_timing.waiting_share(STEPPED) == pytest.approx(share)
     assert user_code_timing.gains_by_processes(STEPPED) is gains
-
-
-def test_a_timing_is_asked_of_a_process_once_and_a_failure_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Any] = []
-
-    def child(task: str, seconds: float, *, timeout_s: float, request: Any) -> Any:
-        asked.append((task, seconds, timeout_s, request))
-        if request["variant"] == "native":
-            raise CalibrationError("no native one")
-        return [[4, 3, 5, 1]]
-
-    monkeypatch.setattr(user_code_timing, "run_in_child", child)
-    own = kernel("env_step", {"envs": 3, "obs": 2, "act": 0}, program="m:Once", args={"a": 1})
-    for _ in range(2):
-        found = user_code_timing.time_user_kernel(own, "gymnasium")
-        assert (found.latency_s, found.low_s, found.high_s) == (4.0, 3.0, 5.0)
-        assert found.source == "env_step timed on this host"
-        with pytest.raises(CalibrationError, match="no native one"):
-            user_code_timing.time_user_kernel(own, "native")
-    row = {"kind": "env_step", "sizes": dict(own.dims), "program": "m:Once", "args": {"a": 1}}
-    request = {"kernels": [row], "variant": "gymnasium", "step_limit_s": None}
-    native = {**request, "variant": "native"}
-    assert asked == [("own", 0.1, 60.0, request), ("own", 0.1, 60.0, native)]
-
-
-@pytest.mark.parametrize(("call_s", "rounds"), [(0.0, 3), (0.25, 3), (0.31, 2), (0.7, 1)])
-def test_long_calls_of_user_code_have_fewer_rounds(
-    monkeypatch: pytest.MonkeyPatch, call_s: float, rounds: int
-) -> None:
-    """Two calls have 2 · 3 · 0.1 s each in all."""
-    now_s, given = [0.0], list[Any]()
-
-    def timed(_: Any, *, seconds: float, computes: bool, wall: Any) -> Timing:
-        now_s[0] += call_s
-        given.append((seconds, computes, wall))
-        return Timing(9.0 - len(given), 1.0, 10.0, 1, 1.0, 2.0)
-
-    monkeypatch.setattr(user_code_timing, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    monkeypatch.setattr(user_code_timing, "time_call", timed)
-    monkeypatch.setattr(user_code_timing, "bind_new_actions", lambda call: call)
-    row = {"kind": "env_step", "sizes": {"envs": 1, "obs": 4, "act": 0}, "program": "CartPole-v1"}
-    request = {"kernels": [{**row, "args": {}}] * 2, "variant": "native"}
-    found = user_code_timing.time_user_code(request, 0.1)
-    assert given == [(0.1, False, user_code_timing.alone_s)] * 2 * rounds
-    last = 9.0 - 2 * rounds
-    assert found == [(last + 1, 1.0, 10.0, (last + 1) / 2), (last, 1.0, 10.0, last / 2)]
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +13,12 @@ import pearl
 from pearl.advice.hardware import catalogue_device, platform_with
 from pearl.advice.measuring import _probe_hint
 from pearl_devices import Device, kernel
-from pearl_devices.kernels import kind_of
 from pearl_estimators import sealed_files
 from pearl_estimators.cpu_datasheet import cpu_datasheet, seconds
 from pearl_estimators.gpu.calibration import calibrated_or_roofline
 from pearl_estimators.gpu.variants import ASSUMED, starts_of
 from pearl_estimators.host import probe
 from pearl_estimators.host.probe import REFERENCE, CpuProbe, load_probe
-from pearl_estimators.host.timer import Timing
 from pearl_estimators.roofline import launches
 from pearl_estimators.sealed_files import CalibrationError
 from tests.cli.test_cli import Ran
@@ -34,7 +30,6 @@ LEARNS = kernel(
     {"obs": 4, "act": 0, "q": (4, 64, 64, 2), "batch": 64, "steps": 1, "double": 1},
     program="pearl.algorithms.dqn:losses",
 )
-SMALLER = kernel("update.ddpg", obs=3, act=1, batch=8, steps=1, actor=(3, 8, 1), critic=(4, 8, 1))
 TWICE = replace(
     REFERENCE, operator_s=2 * REFERENCE.operator_s, gradient_s=2 * REFERENCE.gradient_s,
     products={side: rate / 2 for side, rate in REFERENCE.products.items()},
@@ -68,40 +63,6 @@ def test_a_host_is_probed_in_a_process_of_its_own_and_the_result_kept() -> None:
     refused = Ran("calibrate", "--probe", "--check")
     assert refused.status != 0
     assert "--probe excludes" in refused.err
-
-
-def test_a_probe_divides_work_by_the_seconds_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a timer that finds half a second for every call, and a second for the slowest block."""
-    done: list[float] = []
-
-    def timed(call: Callable[[], object], *, seconds: float) -> Timing:
-        call()
-        done.append(seconds)
-        return Timing(0.7, 0.5, 1.0, 1, 0.7, 1.0)
-
-    monkeypatch.setattr("pearl_estimators.host.timer.time_call", timed)
-    monkeypatch.setattr(probe, "COPIED", 1 << 12)
-    monkeypatch.setattr(probe, "SIDES", (16, 32))
-    monkeypatch.setattr(probe, "_small", lambda: [LEARNS, replace(LEARNS, flops=1.0), SMALLER])
-    monkeypatch.setattr(probe, "_partner", lambda: nullcontext(lambda: 3e-6))
-    monkeypatch.setattr("pearl_estimators.host.benchmark_kernels.bind_filled", lambda *_: int)
-    found = probe.time_probe(0.25)
-    assert done == [0.25] * (3 + 2 + 1 + 2)
-    assert found.pop("source").startswith(f"`pearl calibrate --probe` on {probe.host()['cpu']}, 20")
-    assert found == {
-        "operator_s": 0.5 / 64, "gradient_s": 0.5 / kind_of(LEARNS).operations(LEARNS),
-        "products": {str(n): 4.0 * n**3 for n in (16, 32)}, "native_flops_per_s": 4.0 * 256**3,
-        "memory_bytes_per_s": 2.0 * 4096, "handoff_s": 3e-6,
-    }  # fmt: skip
-
-
-def test_a_handoff_is_timed_with_two_cores_and_a_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{probe.RUNTIME}.partner", lambda: nullcontext(lambda: 4e-6))
-    for cores, runtime, found in ((1, probe.RUNTIME, None), (2, "no_such.x", None), (2, "", 4e-6)):
-        monkeypatch.setattr(probe, "usable_cpu_count", lambda cores=cores: cores)
-        monkeypatch.setattr(probe, "RUNTIME", runtime or "pearl.runtime.lanes.overhead")
-        with probe._partner() as handoff_s:
-            assert handoff_s() == found
 
 
 def test_a_probe_of_another_torch_does_not_count_and_a_damaged_one_is_refused(

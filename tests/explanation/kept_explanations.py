@@ -1,64 +1,31 @@
-"""Explanations of small problems: every bound, runner-up, change and answer, in numbers."""
+"""Explanations made by hand, whose words are kept; and small problems to explain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Any
-from unittest.mock import patch
 
-from pearl import InfeasibleError, load, solve
-from pearl.explanation import Explanation, explain
+from pearl.explanation import Explanation
 from pearl.explanation.bound import Bound, BoundPart
 from pearl.explanation.crossover import Crossover, Move
-from pearl.explanation.diagnosis import QuestionAnswer, answers, fastest_by_estimates
+from pearl.explanation.diagnosis import QuestionAnswer
 from pearl.explanation.near_optimal import RunnerUp, RunnerUps
-from pearl.explanation.resolve import Resolver
 from pearl.explanation.what_if import WhatIf
-from pearl.graph.limits import Limits
-from pearl.graph.task_graph import Edge, Fusion, Task, TaskGraph
+from pearl.graph.task_graph import Edge, TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.plans import Plan
 from pearl.report.document import Drawing, Page, Sentences
 from pearl.report.terminal import page_text
 from pearl.testing.graphs import devices, loop, mode, star, tasks
-from pearl_devices import Kernel, Platform
 from pearl_estimators import Estimate
 from tests.examples import two_device_plan
-from tests.graphs import dqn, dqn_costs
 from tests.report.kept_drawings import drawn
-from tests.report.kept_pages import differing
+from tests.report.kept_pages import listed, news
 
 US = 1e-6
 LONG_S = 600.0
 """More than any explanation takes, on a machine however busy."""
-
-
-def digits(value: float | None) -> str:
-    """Return six digits; what a last bit leaves beside 0 is 0."""
-    return "–" if value is None else f"{0.0 if abs(value) < 1e-12 else value:.6g}"
-
-
-def numbers(e: Explanation) -> list[str]:
-    """Return everything that an explanation holds, a line each."""
-    b = e.bound
-    found = [
-        f"{e.value:.6g} {e.value_unit}, {e.throughput:.6g}/s, {digits(e.efficiency)}, {e.counted}"
-    ]
-    found.append(f"{b.kind} {b.name}: {b.period_s:.6g} {b.seconds:.6g} {b.tokens} {b.next_name}")
-    found += [f"  {p.task} × {p.firings}: {p.seconds:.6g} {p.share:.6g}" for p in b.parts]
-    found.append(f"complete {e.runner_ups.complete}, proven {e.proven}, left out {e.left_out}")
-    for r in e.runner_ups.plans:
-        status = f"{r.plan.status} {digits(r.plan.gap)} {digits(r.plan.bound_value)}"
-        found.append(f"  {r.differs} {digits(r.loss)} {r.proven} {status}")
-    for w in e.what_ifs:
-        values = [digits(v) for v in (w.value, w.throughput, w.efficiency, w.gain)]
-        said = f"{w.kind} {w.name}|{w.text}|{' '.join(values)}|{w.proven} {w.changes}"
-        found.append(f"  {said} {w.infeasible or ''}")
-    found += [f"  {a.question} {a.answer}" for a in e.answers]
-    return found
 
 
 def told(e: Explanation) -> list[str]:
@@ -76,7 +43,7 @@ def told(e: Explanation) -> list[str]:
         page_text(Page("", blocks), 200).splitlines()
         for blocks in (e.blocks(), e.details()[0].blocks, e.short_blocks())
     )
-    return [*found, *shown, *differing(every, shown), *short]
+    return [*found, *shown, *every, *short]
 
 
 def varied() -> Iterator[tuple[str, Explanation]]:
@@ -163,159 +130,15 @@ def doubtful(kind: str = "") -> tuple[TaskGraph, CostTable]:
     )
 
 
-def explained() -> Iterator[tuple[str, Callable[[], Explanation]]]:
-    """Yield problems that are explained in full."""
-
-    def of(plan: Plan, **more: Any) -> Explanation:
-        return explain(plan, time_limit_s=LONG_S, **more)
-
-    graph, costs = two_devices()
-    yield "two devices", lambda: of(solve(graph, costs), within=0.25)
-    yield "power efficiency", lambda: of(solve(graph, costs, objective="power_efficiency"))
-    yield "makespan", lambda: of(solve(graph, costs, objective="makespan", method="heft"))
-    wide = (mode("a", "cpu", 10 * US, width=2), mode("a", "cpu", 12 * US, variant="w"))
-    one = CostTable(Platform("one", devices("cpu", lanes=2)), wide)
-    yield "variants and widths", lambda: of(solve(loop("a"), one), within=0.2)
-    fast = (mode("a", "d0", 10 * US, energy=9e-4), mode("a", "d1", 9 * US, energy=1e-3))
-    hot = devices("d0", "d1", idle_power_w=5.0, active_power_w=100.0)
-    paced = CostTable(star(hot), fast)
-    yield "pace", lambda: of(solve(loop("a"), paced, limits=Limits(power_w=60.0)), within=0.2)
-    found = [mode("a", "d0", 10 * US), mode("b", "d0", 9 * US), mode("b", "d3", 8 * US)]
-    found += [mode("b", d, 6 * US) for d in ("d1", "d2")]
-    alike = CostTable(star(devices("d0", "d1", "d2", "d3", lanes=1)), tuple(found))
-    twins = two_devices(0.0)[0]
-    yield "devices alike", lambda: of(solve(twins, alike), within=0.5)
-    worse = replace(
-        alike, modes=(*alike.modes[:3], mode("b", "d1", 6 * US), mode("b", "d2", 7 * US))
-    )
-    limits = Limits(memory_bytes={"d1": 1e3}, devices={"b": ("d1", "d2")}, pin={"a": "d0"})
-    yield "a limit on memory", lambda: of(solve(twins, worse, limits=limits))
-    split = TaskGraph(
-        "split", (Task("env", Kernel("env"), environments=4), Task("learn", Kernel("learn"))),
-        (Edge("env", "learn", bytes=8), Edge("learn", "env", tokens_seq=2)),
-    )  # fmt: skip
-    parts = [replace(mode("env", "cpu", 4 * n * US), share=n if n < 4 else None)
-             for n in range(1, 5)]  # fmt: skip
-    three = Platform("one", devices("cpu", lanes=3))
-    shared = CostTable(three, (*parts, mode("learn", "cpu", 12 * US)))
-    both = Limits(replicas={"env": 2})
-    yield "copies", lambda: of(solve(split, shared, limits=both), within=0.4)
-    fused = (mode("a", "cpu", 5 * US), mode("b", "cpu", 5 * US), mode(("a", "b"), "cpu", 8 * US))
-    call = CostTable(Platform("one", devices("cpu", lanes=1)), fused)
-    pair = replace(loop("a", "b"), fusions=(Fusion("both", ("a", "b"), Kernel("both")),))
-    yield "a fused call", lambda: of(solve(pair, call), within=0.3)
-    slow = solve(graph, replace(costs, modes=costs.modes[:2]))
-    unproved = replace(slow, status="feasible", problem=None)
-    yield "not proved", lambda: of(unproved, graph=graph, costs=costs, within=0.2)
-    yield "robust", lambda: of(solve(*doubtful(), objective="robust"), within=1.0)
-
-
-def accelerated(latency_s: float, speed: float, *names: str, **limits: Any) -> Plan:
-    """A plan of DQN on a CPU and other devices."""
-    graph = dqn(2)
-    found = devices("cpu", *(names or ("acc",)), lanes=1)
-    platform = star((found[0], *(replace(d, kind="other") for d in found[1:])), latency_s, 1e9)
-    table = dqn_costs(platform, {"cpu": 1.0, "acc": speed, "acc2": speed})
-    return solve(graph, table, limits=Limits(**limits))
-
-
-def questions() -> Iterator[tuple[str, Callable[[], list[QuestionAnswer]]]]:
-    """Yield problems of which the questions are answered."""
-
-    def of(plan: Plan, deadline: float = float("inf"), **more: Any) -> list[QuestionAnswer]:
-        assert plan.problem
-        p = replace(plan.problem, **more)
-        again = Resolver(plan, p, deadline)
-        return [*fastest_by_estimates(again), *answers(again)]
-
-    yield "all on the CPU", lambda: of(accelerated(1e-3, 0.5))
-    yield "no time", lambda: of(accelerated(1e-3, 0.5), 0.0)
-    yield "slow messages", lambda: of(accelerated(20 * US, 1.5))
-    yield "quick", lambda: of(accelerated(US, 8.0))
-    yield "two alike", lambda: of(accelerated(1e-3, 0.5, "acc", "acc2"))
-    yield "two alike, one used", lambda: of(accelerated(US, 4.0, "acc", "acc2"))
-    yield "a chain", lambda: of(accelerated(US, 2.0, policy_lag=0, pin={"learn": "acc"}))
-    lags = dict.fromkeys(("policy_lag", "insertion_lag", "prefetch", "priority_staleness"), 2)
-    yield "a lag", lambda: of(accelerated(US, 2.0, **lags))
-    replay = dict.fromkeys(("sample", "store", "priorities"), ("cpu",))
-    yield "held", lambda: of(accelerated(US, 2.0, devices=replay))
-    yield "pinned", lambda: of(accelerated(US, 2.0, pin={"learn": "cpu", "sample": "acc"}))
-    graph, costs = two_devices()
-    home, away = costs.platform.devices
-    other = replace(costs.platform, devices=(home, replace(away, kind="other")))
-    e = costs.modes[2].estimate
-    named = replace(e, parts={"starts": 4 * US, "arithmetic": 0.0, "waits": 2 * US})
-    parts = replace(costs, platform=other,
-                    modes=(*costs.modes[:2], replace(costs.modes[2], estimate=named)))  # fmt: skip
-    yield "parts", lambda: of(solve(graph, parts))
-    yield "parts, makespan", lambda: of(solve(graph, parts, objective="makespan", method="heft"))
-    far = replace(parts, platform=replace(other, links=tuple(
-        replace(k, latency_s=9 * US) for k in other.links)))  # fmt: skip
-    yield "messages take longer", lambda: of(solve(graph, far))
-    nothing = replace(parts, modes=parts.modes[:2])
-    yield "nothing there", lambda: of(solve(graph, nothing))
-    pinned = Limits(pin={"b": "d0"})
-    yield "kept off", lambda: of(solve(graph, parts, limits=pinned))
-    simulated = replace(other, devices=(home, replace(away, kind="other", simulated=True)))
-    yield "simulated", lambda: of(solve(graph, replace(parts, platform=simulated)))
-    busy = replace(parts, modes=(*parts.modes, mode("a", "d1", 2 * US)))
-    yield "always busy", lambda: of(solve(graph, busy))
-    xy, doubt = doubtful("other")
-    safe = replace(doubt.modes[3], estimate=Estimate(2.0, 2.0, 1.9, 2.1))
-    sure = replace(doubt, modes=(*doubt.modes[:3], safe))
-    yield "robust", lambda: of(solve(xy, doubt, objective="robust"))
-    yield "robust and fastest", lambda: of(solve(xy, sure, objective="robust"))
-
-
-def moves(at: Callable[[int], str | None], *tasks_on: str, most: int = 4096) -> list[str]:
-    """Return the crossover of a learner that each batch size puts on a device; None: no plan."""
-    module, plan = import_module("pearl.explanation.crossover"), two_device_plan()
-
-    def solved(batch: int, **_: Any) -> Plan:
-        device = at(batch)
-        if device is None:
-            raise InfeasibleError("none")
-        tasks = tuple(replace(t, device=device) for t in plan.tasks)
-        return replace(plan, tasks=tasks, status="optimal" if batch != 128 else "feasible")
-
-    class Built(int):
-        """A batch size as a problem: what may run where, and nothing else."""
-
-        graph = loop("learn", "act")
-        costs = CostTable(star(devices("cpu", "gpu")), tuple(
-            mode("learn", d, 1.0) for d in tasks_on or ("cpu", "gpu")))  # fmt: skip
-
-    system = load("dqn_cartpole", set={"platform": "cpu_gpu"})
-    with (
-        patch.object(module, "solve_problem", solved),
-        patch.object(module, "build_problem", lambda s: Built(s.algorithm.batch_size)),
-    ):
-        found = module.crossover(system, most=most, time_limit_s=LONG_S)
-    return [repr(found)]
-
-
 @cache
-def first() -> list[str]:
-    return told(next(varied())[1])
+def said() -> dict[str, list[str]]:
+    """Return what each explanation by hand says that none before has said."""
+    return news((name, told(e)) for name, e in varied())
 
 
-CASES: dict[str, Callable[[], list[str]]] = {
-    **{f"explained, {name}": (lambda made=made: numbers(made())) for name, made in explained()},
-    **{f"asked, {name}": (lambda made=made: [f"{a.question} {a.answer}" for a in made()])
-       for name, made in questions()},
-    "moves, twice": lambda: moves(lambda b: "gpu" if 100 <= b < 1000 else "cpu"),
-    "moves, never": lambda: moves(lambda b: "cpu", most=100),
-    "moves, below": lambda: moves(lambda b: "cpu" if b < 3 else "gpu"),
-    "moves, to a limit": lambda: moves(lambda b: None if b > 700 else "gpu" if b > 500 else "cpu"),
-    "moves, no plan now": lambda: moves(lambda b: None),
-    "moves, one device": lambda: moves(lambda b: "cpu", "cpu"),
-    **{f"told, {name}": (lambda e=e: differing(told(e), first())) for name, e in varied()},
-}  # fmt: skip
-"""Case → what is kept of it, a line each."""
+CASES = [name for name, _ in varied()]
 
 
 def all_explained() -> str:
-    """Everything that is kept; before the cases, the words that those by hand differ from."""
-    head = "".join(f"{line}\n" for line in first())
-    return head + "".join(f"## {name}\n" + "".join(f"{line}\n" for line in made())
-                          for name, made in CASES.items())  # fmt: skip
+    """Everything that is kept."""
+    return listed(said())

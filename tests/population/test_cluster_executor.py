@@ -1,6 +1,5 @@
 """Sweeps over the nodes of a cluster: two raylets on this machine, and a third that dies."""
 
-import errno
 import json
 import os
 import signal
@@ -17,8 +16,6 @@ import pearl
 from pearl.cluster import Node, connect
 from pearl.errors import SpecError
 from pearl.population import cluster_executor, local_executor
-from pearl.population.driver import StageEnd
-from pearl.population.packing import RunHost
 from pearl.population.schedulers import RunStage
 from pearl_devices.system import host_system
 from tests.population.test_population import Heard, alone, arrays, held
@@ -134,60 +131,6 @@ def node_agent(tmp_path, monkeypatch):
     yield found
     found._running.clear()
     found.stop()
-
-
-def no_memory(*_):
-    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-
-def test_a_run_that_cannot_begin_is_told_with_its_reason(node_agent, monkeypatch):
-    here = node_agent.folder()
-    (Path(here) / "file").write_text("")
-    node_agent.start(0, "file/run", ["train"], {"file/run/spec.yaml": b""})
-    monkeypatch.setattr(cluster_executor, "start_process", no_memory)
-    node_agent.start(1, "run", ["train"], {"run/spec.yaml": b""})
-    no_folder, memory = node_agent.poll_events(1.0)
-    log = no_folder.pop("log").decode()
-    assert no_folder == {"slot": 0, "run": "file/run", "tree": {}, "code": 1}
-    assert log.startswith(f"{here}/file: ")
-    assert log.endswith("\n")
-    log = f"{here}: {os.strerror(errno.ENOMEM)}\n".encode()
-    assert memory == {"slot": 1, "run": "run", "tree": {}, "log": log, "code": 1}
-    assert node_agent.poll_events(0.0) == []
-
-
-def test_a_checkpoint_is_told_once_with_the_files_that_changed(node_agent, monkeypatch):
-    """And the end of the run with the rest, of which nothing is told twice."""
-    codes, started, log = [None] * 9, [], Path(node_agent.folder()) / "logs" / "run.log"
-    process = SimpleNamespace(poll=lambda: codes.pop(0))
-
-    def start(arguments, cores, file):
-        started.append((arguments, cores, file))
-        return process
-
-    monkeypatch.setattr(cluster_executor, "start_process", start)
-    node_agent._usable, folder = [3, 5, 7], Path(node_agent.folder())
-    cluster_executor.write(folder, {"logs/run.log": b"of before"})
-    checkpoint = f"run/{cluster_executor.CHECKPOINT}"
-    tree = {checkpoint: b"0", "run/spec.yaml": b"1"}
-    node_agent.start(1, "run", ["train"], tree)
-    assert started == [(["train"], [3, 7], log)]
-    assert not log.exists()
-    log.write_bytes(b"one")
-    assert node_agent.poll_events(0.0) == []  # it has the checkpoint that it began with
-    (folder / "run" / "a.csv").write_bytes(b"2")
-    (folder / checkpoint).write_bytes(b"00")
-    event = {"slot": 1, "run": "run", "tree": {}, "log": b"one", "code": None}
-    (news,) = node_agent.poll_events(0.0)
-    assert list(news["tree"]) == [checkpoint, "run/a.csv"]  # no file is older than the checkpoint
-    assert news == event | {"tree": {checkpoint: b"00", "run/a.csv": b"2"}}
-    assert node_agent.poll_events(0.0) == []
-    (folder / "run" / "a.csv").write_bytes(b"23")
-    log.write_bytes(b"one two")
-    codes[0] = 0
-    changed = {"tree": {"run/a.csv": b"23"}, "log": b" two", "code": 0}
-    assert node_agent.poll_events(0.0) == [event | changed]
-    assert node_agent._running == {}
 
 
 def test_folders_that_nobody_holds_are_removed_and_held_ones_stay(
@@ -332,82 +275,3 @@ def cluster(tmp_path, monkeypatch):
 
     found.make = make
     return found
-
-
-def news(slot, code=None, log=b"", **tree):
-    return {"slot": slot, "run": "ignored", "tree": tree, "log": log, "code": code}
-
-
-def test_stages_go_to_the_node_with_most_free_slots_and_their_files_come_home(cluster, tmp_path):
-    executor = cluster.make()
-    assert (executor.slots, cluster.ray.times_s) == (3, [7.0, 7.0])
-    options = {"max_concurrency": 3, "num_cpus": 4, "num_gpus": 1, "node": "a"}
-    assert cluster.a.options == options
-    assert cluster.b.options == options | {"num_cpus": 2, "num_gpus": 0, "node": "b"}
-    for slot in range(4):
-        executor.start(slot, STAGES[slot])
-    spec = {"spec": b"spec"}
-    assert cluster.a.begun == [
-        (0, "seed=0", ["train", "/a"], {**spec, "seed=0/below/old": b"old"}),
-        (1, "seed=1", ["train", "/a"], spec),
-    ]
-    assert cluster.b.begun == [(0, "seed=2", ["train", "/b"], spec)]
-    cluster.a.answers = [[news(1, log=b"one ", x=b"1"), news(1, 0, b"two", x=b"2")]]
-    assert executor.wait() == StageEnd(1, STAGES[1], "done", 7.5)
-    assert (tmp_path / "logs" / "seed=1.log").read_bytes() == b"one two"
-    assert (tmp_path / "x").read_bytes() == b"2"
-    assert cluster.polls == []
-    cluster.b.answers = [[news(0, 2, b"why\n")]]
-    why = "ended with exit status 2; last output: why"
-    assert executor.wait() == StageEnd(2, STAGES[2], "failed", None, why)
-    assert cluster.a.begun[2:] == [(1, "seed=3", ["train", "/a"], spec)]
-    executor.start(3, STAGES[4])
-    assert executor.wait() == StageEnd(3, STAGES[4], "failed", None, "cannot begin")
-    assert (cluster.a.waits_s, cluster.b.waits_s) == ([1.0, 1.0], [1.0])
-    assert cluster.said == []
-
-
-def test_the_stages_of_a_lost_node_die_and_with_the_last_node_all_do(cluster):
-    executor = cluster.make(gpus=False)
-    assert cluster.a.options["num_gpus"] == 0
-    for slot in range(4):
-        executor.start(slot, STAGES[slot])
-    cluster.b.answers = [RayError("the raylet\n is gone")]
-    lost = "node b (10.0.0.2) is lost"
-    assert executor.wait() == StageEnd(2, STAGES[2], "died", None, lost)
-    cluster.a.answers = [RayError("too")]
-    lost = "node a (10.0.0.1) is lost"
-    assert executor.wait() == StageEnd(0, STAGES[0], "died", None, lost)
-    assert executor.wait() == StageEnd(1, STAGES[1], "died", None, lost)
-    none = "no node is left to run on"
-    assert executor.wait() == StageEnd(3, STAGES[3], "died", None, none)
-    assert cluster.said == [
-        "node b (10.0.0.2) is lost: the raylet is gone; a continues",
-        "node a (10.0.0.1) is lost: too; no node continues",
-    ]
-    assert cluster.ray.killed == ["b", "a"]
-    assert executor.wait() is None
-    assert len(cluster.polls) == 21
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (
-            Late(),
-            r"node b \(10.0.0.2\) provides no 1 slots within 7 s; other programs use its 2 cores",
-        ),
-        (RayError("actor\ndied"), r"^node b \(10.0.0.2\): actor died$"),
-    ],
-)
-def test_a_node_that_cannot_begin_is_named_and_all_actors_end(cluster, answer, why):
-    with pytest.raises(SpecError, match=why):
-        cluster.make(b=answer)
-    assert cluster.ray.killed == ["a", "b"]
-
-
-def test_nodes_are_hosts_of_runs():
-    assert cluster_executor.run_hosts(NODES) == (
-        RunHost("a", (0, 1, 2, 3, 4), 2e9, gpus=True),
-        RunHost("b", (0, 1), None, gpus=False),
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +10,7 @@ import pytest
 
 from pearl.errors import InfeasibleError, SpecError
 from pearl.population import members, packing, search
-from pearl.population.schedulers import GridScheduler, SuccessiveHalving
 from pearl.population.statistics import interquartile_mean, interval
-from pearl.population.tournament import Tournament
-from pearl.spec.reading import load
 from pearl_devices.system import host_system
 
 SPEC = {
@@ -166,28 +162,6 @@ def test_a_sweep_without_final_evaluation_is_refused():
         search.check("sweep", {}, found, seeds_given=False)
 
 
-def test_every_problem_of_a_search_is_said_and_the_bounds_are_allowed():
-    found = members.build_population(SPEC, over={RATE: [1e-4, 1e-3]})
-    many = {"rounds": 601, "members": 167, "board": 1}
-    for kind, options, given, ends in (
-        ("asha", {"eta": 2, "min_steps": 599}, True, ()),
-        ("asha", {"eta": 1, "min_steps": 600}, False, ("asha: eta is 1", "asha: min_steps is 600")),
-        ("tournament", {"rounds": 600, "members": 166, "board": 1}, False, ()),
-        ("tournament", {"rounds": 500, "members": 200, "board": 1}, False, ()),
-        ("tournament", many, True, (
-            "tournament: members have", "tournament: rounds is 601", "tournament: at most 100,000"
-        )),
-    ):  # fmt: skip
-        if not ends:
-            search.check(kind, options, found, seeds_given=given)
-            continue
-        with pytest.raises(SpecError) as caught:
-            search.check(kind, options, found, seeds_given=given)
-        problems = caught.value.problems
-        assert len(problems) == len(ends)
-        assert all(map(str.startswith, problems, ends))
-
-
 @pytest.mark.parametrize(
     ("asha", "tournament", "why"),
     [
@@ -203,22 +177,6 @@ def test_options_of_a_search_are_whole_numbers_above_0(asha, tournament, why):
         search.search_kind(asha, tournament)
     assert search.search_kind({"eta": 1, "min_steps": 1}, None)[0] == "asha"
     assert search.search_kind(None, None) == ("sweep", {})
-
-
-def test_members_take_turns_and_a_search_has_its_scheduler():
-    found = members.build_population(SPEC, seeds=[5], over={RATE: [1e-4, 1e-3]})
-    low, high = (s.name for s in found.settings)
-    options = {"rounds": 7, "members": 10, "board": 3}
-    stages = search.members(found, options)
-    assert [(s.run, s.setting, s.seed, s.steps) for s in stages[:3]] == [
-        ("member-01", low, 5, 86), ("member-02", high, 6, 86), ("member-03", low, 7, 86),
-    ]  # fmt: skip
-    assert (len(stages), stages[9].run) == (10, "member-10")
-    runs = [s for each in found.runs() for s in each]
-    assert isinstance(search.scheduler("sweep", {}, found, runs), GridScheduler)
-    halving = search.scheduler("asha", {"eta": 3, "min_steps": 100}, found, runs)
-    assert isinstance(halving, SuccessiveHalving)
-    assert isinstance(search.scheduler("tournament", options, found, runs), Tournament)
 
 
 def need(cores=1, seconds=1.0, size=1e9, shares=None):
@@ -263,21 +221,6 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
         packing.allocate_slots(shares, 9, [small])
 
 
-@pytest.mark.parametrize(("free", "bytes_"), [((2.0, 3.0), 5.0), ((None, 0.0), None)])
-def test_this_machine_is_a_host_with_its_free_memory_and_swap(free, bytes_, monkeypatch):
-    monkeypatch.setattr(host_system, "usable_cpus", lambda: [1, 4])
-    monkeypatch.setattr(host_system, "free_bytes", lambda: free)
-    assert packing.local_host() == (packing.RunHost("", (1, 4), bytes_, gpus=True),)
-
-
-def test_with_an_outdated_calibration_no_slow_down_is_known(monkeypatch):
-    def fails():
-        raise packing.OutdatedError("why")
-
-    monkeypatch.setattr(packing.calibration_file, "load_calibration", fails)
-    assert packing.calibrated_slowdowns() == {}
-
-
 @pytest.mark.parametrize(("share", "fits"), [(1 / 3, 3), (0.34, 2), (1.0, 1)])
 def test_as_many_slots_as_shares_of_a_device(share, fits):
     host = packing.RunHost("", tuple(range(9)), None)
@@ -294,36 +237,6 @@ def test_a_run_that_fits_nowhere_is_said_with_its_needs():
     (problem,) = caught.value.problems
     start = "not even one run fits: 1 cores of a, but a run needs 2 cores and 1.23 GB; lower "
     assert problem.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (8.44, "8.4 s"), (119.9, "119.9 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"),
-        (12_600, "3.5 h"),
-    ],
-)  # fmt: skip
-def test_a_duration_in_words(seconds, text):
-    assert packing.duration(seconds) == text
-
-
-def test_a_packing_in_words():
-    needs = need(2)
-    slow = tuple(replace(needs, slowdown=s, cores=n) for s, n in ((0.1, 2), (0.256, 3), (None, 1)))
-    one = packing.Packing(4, ((0, 1),), ("",), (), (needs,), 60.0, "", ())
-    two = packing.Packing(2, ((0, 1), (2, 3)), ("", ""), (), slow, 90.0, "", ())
-    here = [packing.RunHost("", (0, 1, 2, 3), None)]
-    assert packing.describe_packing(one, [], 1, here) == (
-        "1 run, 1 at once on 2 of 4 cores each: 60.0 s of training predicted"
-    )
-    assert packing.describe_packing(two, [one], 2, [*here, packing.RunHost("b", (0,), None)]) == (
-        "2 runs, 2 at once on 3 of 5 cores of 2 nodes each: 90.0 s of training predicted (each "
-        "26 % slower because of the other runs); 1 at once with up to 4 cores: 60.0 s"
-    )
-    untimed = replace(two, needs=(needs,))
-    assert "(without the slow-down between runs, which is not calibrated)" in (
-        packing.describe_packing(untimed, [], 2, here)
-    )
 
 
 def compiled(rate=200.0):
@@ -364,34 +277,6 @@ def test_a_run_needs_cores_shares_bytes_and_seconds(monkeypatch):
     assert packing.request_resources(made, slowdowns).slowdown == pytest.approx(expected)
 
 
-def test_runs_are_packed_the_longest_first_and_slowed_by_others(monkeypatch):
-    found = members.build_population(SPEC, seeds=[1, 2], over={RATE: [1e-4, 1e-3]})
-    low, high = (s.name for s in found.settings)
-    needs = {low: replace(need(), seconds=4.0), high: replace(need(), seconds=6.0, slowdown=0.5)}
-    given = iter([*needs.values()] * 2)
-    monkeypatch.setattr(packing, "compile_plan", lambda *_, check: SimpleNamespace(plan="p"))
-    monkeypatch.setattr(packing, "request_resources", lambda made, slowdowns: next(given))
-    planner = SimpleNamespace(cores=3, plan=lambda system: "p")
-    host = packing.RunHost("h", (5, 6), None)
-    packed = packing.pack(found, planner, {}, [host])
-    runs = [f"{name},seed={seed}" for name in (high, low) for seed in (1, 2)]
-    timeline = (0, 0.0, 9.0), (1, 0.0, 9.0), (0, 9.0, 13.0), (1, 9.0, 13.0)
-    assert packed == packing.Packing(
-        3, ((5,), (6,)), ("h", "h"), ("p", "p"), tuple(needs.values()), 13.0, "2 cores of h",
-        tuple((run, *at) for run, at in zip(runs, timeline, strict=True)),
-    )  # fmt: skip
-    assert packed.to_json() == {
-        "cores_per_run": 3, "runs_at_once": 2, "predicted_s": 13.0, "slots": [[5], [6]],
-        "hosts": ["h", "h"], "bounded_by": "2 cores of h",
-        "timeline": [
-            {"run": run, "slot": slot, "begin_s": begin, "end_s": end}
-            for run, (slot, begin, end) in zip(runs, timeline, strict=True)
-        ],
-    }  # fmt: skip
-    alone = packing.pack(found, planner, {}, [packing.RunHost("h", (5,), None)])
-    assert (alone.seconds, len(alone.slots)) == (20.0, 1)
-
-
 def packed_with(rates):
     """Packings with plans that do so many env steps a second on so many cores, or infeasible."""
 
@@ -428,21 +313,6 @@ def test_the_packing_that_ends_the_set_first_is_chosen(seeds, rates, cores, monk
     monkeypatch.setattr(packing, "pack", packed_with({}))
     with pytest.raises(InfeasibleError, match="not with 1"):
         packing.compare_packings(found, packing.local_host())
-
-
-def test_settings_of_one_graph_have_one_plan_and_others_their_own(monkeypatch):
-    asked = []
-    monkeypatch.setattr(packing, "build_problem", lambda system: system)
-    monkeypatch.setattr(packing.plan_cache, "find_plan", lambda s: asked.append(s) or object())
-    planner, free = packing.Planner(3), {"limits.max_lanes": None}
-    given = ({}, {RATE: 1e-3}, {"algorithm.batch_size": 32}, free, {"objective": "makespan"})
-    one, same, *others = (planner.plan(load(SPEC, set=more)) for more in given)
-    assert one is same
-    assert len({one, *others}) == 4
-    assert [s.limits.max_lanes for s in asked] == [1, 1, 3, 1]
-    assert {s.train.evaluate_in for s in asked} == {"pauses"}
-    assert packing.Planner(1).plan(load(SPEC, set={"limits.max_lanes": 2}))
-    assert asked[-1].limits.max_lanes == 1
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_at_each_end():

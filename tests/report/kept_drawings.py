@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from pearl.planning.plans import Channel, Entry, Lane, Plan
 from pearl.report.canvas import NARROW, WIDE, Canvas
 from pearl.report.document import Drawing
 from pearl.report.figures.bars import (
@@ -28,7 +27,7 @@ from pearl.report.figures.roofline import roofline
 from pearl.report.figures.timeline import timeline
 from pearl.report.run_trace import run_trace
 from pearl.report.svg import canvas_svg
-from tests.examples import example_run, placement, recorded, two_device_plan
+from tests.examples import example_run, recorded, two_device_plan
 from tests.report.kept_pages import PLACE, SOLVED, copies, other_edges, sum_of
 
 Figures = Iterator[tuple[str, Drawing | None]]
@@ -43,8 +42,6 @@ def bars() -> Figures:
         BarRow("unknown", math.inf, "–"),
     ]
     yield "bars", bar_chart(rows, "Bars.")
-    yield "bars on both sides", bar_chart([*rows[:2], BarRow("less", -0.125, "−12 %")], "Both.")
-    yield "bars of nothing", bar_chart([BarRow("none", 0.0, "0")], "None.")
     close = [("this plan", 16_000.0, 0.0), ("act on the GPU", 15_992.0, 0.0004)]
     more = [("learn on the CPU and a name that is so long that it takes two", 15_200.0, 0.05)]
     yield "close plans", almost_as_good([*close, *more], "env steps/s", 0.1)
@@ -69,8 +66,6 @@ def curves() -> Figures:
         for i in range(1, 650)
     )
     yield "learning", learning_curve(rows, run)
-    below = [{"env_steps": 100.0 * i, "eval_mean": -1600.0 + 200.0 * (i % 5)} for i in range(9)]
-    yield "evaluations alone", learning_curve(below)
     settings = [
         SettingCurve(f"setting {n}, lr=1e-{n}", [(100.0 * k, n + k, n + k - 1.0, n + k + 2.0 * n)
                      for k in range(1, 6)], 5.0 - n, 5.25, 6.0 + n)
@@ -88,8 +83,6 @@ def fronts() -> Figures:
     yield "front", front_chart([[low], [half, fast]], "env steps/s")
     close = replace(low, power_w=158.0, rate=15_500.0, label="near", band=None)
     yield "front, labels that meet", front_chart([[low, close], [fast]], "env steps/s")
-    zero = FrontPoint(0.0, 0.0, "d0", "none")
-    yield "front of nothing", front_chart([[zero]], "iterations/s")
     tried = [("1", 500.0), ("2", 900.0), ("4", 1_000.0), ("8", 1_020.0), ("16", 1_900.0)]
     yield "tried", tried_numbers(tried, "4")
     yield "sure", sureness(0.97, 200, 1.25)
@@ -98,32 +91,6 @@ def fronts() -> Figures:
 def graphs() -> Figures:
     two = two_device_plan()
     yield "graph", task_graph(replace(two, edges=other_edges(two)))
-    yield "graph of 9 tasks", task_graph(large(9))
-    yield "graph of too many", task_graph(large(25))
-
-
-def large(count: int) -> Plan:
-    """A ring of tasks on three devices, with an edge back from each to the last but one."""
-    names = [f"task_{n}x" for n in range(count)]
-    places = [("cpu", "cores"), ("gpu", "sm"), ("pe", "pe")]
-    tasks = tuple(
-        placement(name, places[n * 3 // count][0], f"lane{n * 3 // count}", 1e-6 * (n + 1),
-                  width_unit=places[n * 3 // count][1], replicas=1 + (n == 1))
-        for n, name in enumerate(names)
-    )  # fmt: skip
-    ring = zip(names, [*names[1:], names[0]], strict=True)
-    edges = [Channel(a, b, 1, 1, int(b == names[0]), 0, 0, None, 64.0, None) for a, b in ring]
-    edges += [Channel(b, a, 2, 1, 3, 0, 0, None, 8.0 * (n % 3), None)
-              for n, (a, b) in enumerate(zip(names, names[2:], strict=False))]  # fmt: skip
-    lanes = tuple(
-        Lane(f"lane{i}", device, 1, unit, tuple(
-            Entry(name) for n, name in enumerate(names) if n * 3 // count == i), 0.25 * (i + 1))
-        for i, (device, unit) in enumerate(places)
-        if any(n * 3 // count == i for n in range(count))
-    )  # fmt: skip
-    return replace(
-        two_device_plan(), tasks=tasks, edges=tuple(edges), lanes=lanes, simulated=("pe",)
-    )
 
 
 def ratios() -> Figures:
@@ -147,7 +114,7 @@ def drawn(figure: Drawing | None) -> str:
     """Return a figure at both widths, with checksums of the rest of long outlines and of calls."""
     if figure is None:
         return "none\n"
-    shown = "".join(canvas_svg(figure.draw(w), figure.sentence) for w in (WIDE, NARROW))
+    shown = "".join(canvas_svg(figure.draw(w), "") for w in (WIDE, NARROW))
     alike = CALL.format('([^"]*)', "([^<]*)"), CALL.format(r"\2", r"\3")
     shown = re.sub("({})((?:{}){{2,}})".format(*alike), lambda m: m[1] + sum_of(m[4]), shown)
     return re.sub(r'(?<= d="[^"]{60})[^"]{600,}(?=[^"]{60}")', lambda m: sum_of(m[0]), shown)

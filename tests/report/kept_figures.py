@@ -1,5 +1,4 @@
-"""Graphs of every algorithm, and what is counted and estimated of every kernel in them, and the
-kernels that a calibration times, as JSON."""
+"""Graphs of algorithms, and what is counted and estimated of the kernels in them, as JSON."""
 
 from __future__ import annotations
 
@@ -12,19 +11,11 @@ from pearl import load
 from pearl.algorithms import algorithm
 from pearl.graph.task_graph import TaskGraph
 from pearl_devices import Device, Kernel, backend
-from pearl_devices.buffers import allocate, specs
+from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of, parts
 from pearl_estimators import estimate
 from pearl_estimators.host import features
-from pearl_estimators.host.benchmark_kernels import (
-    GROUPS,
-    code_of,
-    draw_fit_kernels,
-    fill,
-    firings_per_call,
-)
 from pearl_estimators.host.features import terms as terms_of
-from pearl_estimators.host.linear_fit import family
 from tests.report.kept_pages import rounded
 
 CACHES = 32e3, 512e3, 16e6
@@ -122,27 +113,8 @@ def estimates(name: str) -> dict[str, Any]:
     return rounded(found, 12)  # type: ignore[no-any-return]
 
 
-def drawn(name: str) -> dict[str, Any]:
-    """The kernels that a calibration times for a group."""
-    return {
-        f"{name}: {n}": [kernel_key(k), family(k), code_of(k, "native"), firings_per_call(k)]
-        for n, k in enumerate(draw_fit_kernels([name]))
-    }
-
-
-def filled(name: str) -> dict[str, Any]:
-    """Ends of the arrays that the largest call of a graph is timed over."""
-    k = max(kernels_of(name).values(), key=lambda k: len(specs(k)))
-    buffers = allocate([k])
-    fill(buffers, k)
-    ends = {n: (a.flat[0], a.flat[-1], a.min(), a.max()) for n, a in buffers.items()}
-    return {f"{name}: {n}": [float(f"{x:.6g}") for x in row] for n, row in ends.items()}
-
-
 FIGURES: dict[str, tuple[Callable[[str], dict[str, Any]], Iterable[str]]] = {
     "graphs.json": (graph_rows, GRAPHS),
     "counts.json": (counts, COUNTED),
     "estimates.json": (estimates, COUNTED),
-    "drawn.json": (drawn, GROUPS[:1]),
-    "filled.json": (filled, ("dqn, much",)),
 }

@@ -1,13 +1,15 @@
 """Words of the pages of many plans and runs made by hand, and drawings of many figures.
 
-A page is kept as the lines that the page of the first plan or run does not have.
+Of the pages of a file the first is kept whole, and of every other what no page before has said. The
+pages of plans come after the first run, and those that compare after both. So a sentence is kept
+once.
 """
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -213,6 +215,8 @@ def runs() -> Iterator[tuple[str, Run]]:
     little = replace(drift, tasks=tasks[1:], off=0.15, apart=None, waited=0.009)
     yield "drifted a little", replace(first, drift=little)
     yield "not measured", replace(first, drift=replace(drift, measured_s=None, off=None))
+    lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
+    yield "lags and events", replace(first, lags=lags, events=("lane cpu/1 died", "again"))
     yield "slow", replace(first, env_steps_per_s=6_000.0)
     yield "fast", replace(first, env_steps_per_s=60_000.0)
     yield "no bands", replace(first, plan=replace(two, bands=None))
@@ -337,30 +341,73 @@ PAGES: dict[str, Callable[[], Cases]] = {
 }
 
 
+PART = re.compile(r"( · |[.;:|] ?| {2,})")
+"""What stands between two parts of a line."""
+LONG = 12
+"""Characters from which on what is known of a line is left out."""
+
+
+def parts(lines: Iterable[str]) -> set[str]:
+    return {part.strip() for line in lines for part in PART.split(line)}
+
+
+def unsaid(line: str, before: set[str]) -> str:
+    """Return a line with `…` for all that is known of it; empty where it holds nothing new."""
+    pieces, found, known = PART.split(line), "", ""
+    if all(p.strip("─ ") in before for p in pieces[::2]):
+        return ""
+    for part, after in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
+        if part.strip() in before:
+            known += part + after
+        else:
+            found += ("…" if len(known) >= LONG else known) + part + after
+            known = ""
+    return found + ("…" if len(known) >= LONG else known)
+
+
+def news(cases: Iterable[tuple[str, list[str]]], *known: list[str]) -> dict[str, list[str]]:
+    """Return what each of these cases says that neither `known` nor a case before it says, and how
+    many lines of the first one it lacks."""
+    before, first, found = parts(line for lines in known for line in lines) | {""}, None, {}
+    for name, lines in cases:
+        first = first or lines
+        said = [text for line in lines if (text := unsaid(line, before))]
+        found[name] = [f"{len(set(first) - set(lines))} lines less", *said]
+        before |= parts(lines)
+    return found
+
+
 @cache
+def told(file: str) -> dict[str, list[str]]:
+    """Return what the page of each case of a file says."""
+    return {name: words(made.page()) for name, made in PAGES[file]()}
+
+
 def first(file: str) -> list[str]:
-    """Return the words of the first case."""
-    return words(next(PAGES[file]())[1].page())
+    """Return the whole page of the first case of a file."""
+    return next(iter(told(file).values()))
 
 
-def differing(found: list[str], known: list[str]) -> list[str]:
-    """Return how many of the known lines are gone, and the lines that are new."""
-    less = len(set(known) - set(found))
-    return [f"{less} lines less", *(line for line in found if line not in known)]
+def known(file: str) -> list[list[str]]:
+    """Return the pages of other files that come before those of a file."""
+    return [first(f) for f in {"runs.txt": (), "plans.txt": ("runs.txt",)}.get(file, BOTH)]
 
 
-def said(file: str, made: Report | SideBySide) -> str:
-    """Return what a page says otherwise than the first case."""
-    return "\n".join(differing(words(made.page()), first(file))) + "\n"
+BOTH = ("runs.txt", "plans.txt")
 
 
-def all_said(file: str) -> str:
-    head = "".join(f"{line}\n" for line in first(file))
-    return head + "".join(f"## {name}\n{said(file, made)}" for name, made in PAGES[file]())
+@cache
+def said(file: str) -> dict[str, list[str]]:
+    """Return what each page of a file says that no page before has said."""
+    return news(told(file).items(), *known(file))
+
+
+def listed(cases: Mapping[str, list[str]]) -> str:
+    return "".join(f"## {name}\n" + "".join(f"{x}\n" for x in said) for name, said in cases.items())
 
 
 def kept(file: str) -> dict[str, str]:
-    """Return what is kept of each case; of the first one, with the name \"\", the whole page."""
+    """Return what is kept of each case."""
     text = (FOLDER / file).read_text(encoding="utf-8")
-    parts = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
-    return dict(zip(["", *parts[1::2]], parts[::2], strict=True))
+    pieces = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))

@@ -21,11 +21,10 @@ from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
 from pearl.planner.energy_front import Front
 from pearl.planning.plans import CLOSED
-from pearl.planning.runs import Drift, Run, TaskDrift
+from pearl.planning.runs import Run
 from pearl.report.front_page import front_page
 from pearl.report.html import page_html
 from pearl.report.report import Report
-from pearl.report.terminal import page_text
 from pearl_estimators.gpu.calibration import GpuCalibration, OperatorFit
 from pearl_estimators.gpu.variants import Copies, Starts
 from pearl_estimators.host.calibration import Calibration, HeldOutTiming
@@ -35,7 +34,7 @@ from tests.advice.kept_advice import all_advised
 from tests.examples import example_run, recorded, two_device_plan
 from tests.explanation.kept_explanations import all_explained
 from tests.report.kept_drawings import DRAWINGS, all_drawn, trace
-from tests.report.kept_pages import FOLDER, PAGES, all_said, bare
+from tests.report.kept_pages import BOTH, FOLDER, PAGES, bare, first, listed, news, said, words
 from tests.report.kept_sweeps import SWEEPS
 from tests.report.kept_values import FIGURES, figures_text
 
@@ -50,15 +49,6 @@ def curve() -> tuple[dict[str, float], ...]:
 
 def kept_run() -> Run:
     return example_run(**recorded(two_device_plan()))
-
-
-def drifted() -> Report:
-    plan = two_device_plan()
-    tasks = (TaskDrift("step", 120e-6, 180e-6, 0.5), TaskDrift("learn", 60e-6, 48e-6, -0.2))
-    drift = Drift(500e-6, 610e-6, 0.22, tasks, ("at 4,096: planned again",), 1.7, 0.25)
-    lags = {"policy_lag": {"0": 10, "1": 90}, "priority_staleness": {"2": 5}}
-    more = {"restarts": 2, "lost_transitions": 16, "events": ("lane cpu/1 died", "again")}
-    return Report(plan, example_run(plan, drift=drift, lags=lags, **more))
 
 
 def front() -> str:
@@ -78,8 +68,8 @@ def front() -> str:
         [plan, paced], [split], [frugal, missed], [paced, other, lanes, plan], [closed, paced],
         Front([plan, paced], open_w), Front([plan], open_w[:3]),
     )  # fmt: skip
-    pages = [front_page(plans) for plans in fronts]
-    return "\n\n".join("\n".join([page_text(p), *(s.finding for s in p.sections)]) for p in pages)
+    pages = [(str(n), words(front_page(plans))) for n, plans in enumerate(fronts)]
+    return listed(news(pages, *map(first, BOTH)))
 
 
 def calibrated() -> str:
@@ -164,11 +154,9 @@ def platforms() -> str:
 
 TEXTS: dict[str, Callable[[], str]] = {
     "run.txt": lambda: Report(two_device_plan(), kept_run()).text(100, verbose=True),
-    "short_run.txt": lambda: drifted().text(80),
     "run.html": lambda: bare(
         page_html(Report(two_device_plan(), kept_run(), metrics=curve()).page())
     ),
-    "cell.html": lambda: bare(two_device_plan()._repr_html_()),
     "front.txt": front,
     "calibration.txt": calibrated,
     "operators.txt": operators,
@@ -178,7 +166,7 @@ TEXTS: dict[str, Callable[[], str]] = {
     "options.txt": options,
     "commands.txt": lambda: str(import_module("tests.cli.kept_commands").all_ran()),
     "platforms.txt": platforms,
-    **{name: partial(all_said, name) for name in PAGES},
+    **{name: (lambda name=name: listed(said(name))) for name in PAGES},
     **{name: partial(all_drawn, name) for name in DRAWINGS},
     "trace.txt": trace,
     **SWEEPS,

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from tests.report import kept_figures, kept_plans
+from tests.report import kept_figures
 from tests.report.kept_pages import FOLDER
 
-FIGURES = {**kept_figures.FIGURES, **kept_plans.FIGURES}
+FIGURES = kept_figures.FIGURES
 """File → the figures that it keeps of each of some names."""
 
 

@@ -3,18 +3,13 @@
 import pytest
 
 from tests.report.kept_drawings import DRAWINGS, drawn
-from tests.report.kept_pages import FOLDER, PAGES, first, kept, said
+from tests.report.kept_pages import FOLDER, PAGES, kept, said
 from tests.report.kept_texts import COLUMNS, TEXTS
 from tests.report.kept_values import FIGURES
 
-SAID = [(file, name, made) for file, cases in PAGES.items() for name, made in cases()]
 DRAWN = [(file, name, figure) for file, cases in DRAWINGS.items() for name, figure in cases()]
 ELSEWHERE = ("explanations.txt", "advice.txt", "commands.txt")
 """Files whose cases are tests of other folders."""
-
-
-def names(cases):
-    return [f"{file}: {name}" for file, name, _ in cases]
 
 
 @pytest.mark.parametrize("name", [n for n in TEXTS if n not in {*PAGES, *DRAWINGS, *ELSEWHERE}])
@@ -23,26 +18,19 @@ def test_a_text_is_the_one_that_is_kept(name, monkeypatch):
     assert TEXTS[name]() == (FOLDER / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("file", "name", "made"), SAID, ids=names(SAID))
-def test_a_page_says_what_is_kept(file, name, made):
-    assert said(file, made) == kept(file)[name]
+@pytest.mark.parametrize("file", PAGES)
+def test_pages_say_what_is_kept(file):
+    assert {name: text.splitlines() for name, text in kept(file).items()} == said(file)
 
 
-@pytest.mark.parametrize(("file", "name", "figure"), DRAWN, ids=names(DRAWN))
+@pytest.mark.parametrize(("file", "name", "figure"), DRAWN, ids=[f"{f}: {n}" for f, n, _ in DRAWN])
 def test_a_figure_is_the_one_that_is_kept(file, name, figure):
     assert drawn(figure) == kept(file)[name]
 
 
-@pytest.mark.parametrize("file", PAGES)
-def test_the_cases_of_pages_are_those_that_are_kept(file):
-    texts = kept(file)
-    assert texts.pop("").splitlines() == first(file)
-    assert list(texts) == [name for name, _ in PAGES[file]()]
-
-
 @pytest.mark.parametrize("file", DRAWINGS)
 def test_the_figures_are_those_that_are_kept(file):
-    assert list(kept(file)) == ["", *(name for name, _ in DRAWINGS[file]())]
+    assert list(kept(file)) == [name for name, _ in DRAWINGS[file]()]
 
 
 def test_no_text_is_kept_of_which_nothing_is_known():

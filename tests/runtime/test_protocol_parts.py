@@ -11,19 +11,11 @@ import numpy as np
 import pytest
 
 from pearl.cluster.messages import TEXT, header_words, pack, unpack
-from pearl.errors import SpecError
 from pearl.planning.replicas import ReplicaSplit, split_graph
-from pearl.runtime import child_process, clock
 from pearl.runtime.environments import external_envs
-from pearl.runtime.environments.external_envs import EVENTS, FailureLog
-from pearl.runtime.lanes.async_actor import slot_of
-from pearl.runtime.protocol import binding, channels, lane_recorder, recovery, single_lane
+from pearl.runtime.protocol import channels, recovery
 from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.lane_recorder import LaneRecorder, Place, Sampling, plan_sampling
 from pearl.runtime.protocol.lane_schedule import Firing, Slots
-from pearl.runtime.protocol.single_lane import (
-    one_lane_order,
-)
 from pearl.spec.reading import load
 from pearl.spec.user_code import build_graph
 from pearl_devices import buffers
@@ -34,62 +26,7 @@ from tests.lanes import replay_spec
 # --- times of a lane
 
 
-@pytest.mark.parametrize(
-    ("calls", "period_s", "begin", "total", "found"),
-    [
-        (10, 1e-3, 100, 1000, (1, 100, 108)),  # 10 × 50 ns are half of a thousandth of 1 ms
-        (20, 1e-3, 100, 1000, (2, 100, 108)),
-        (200, 1e-3, 100, 1000, (10, 100, 103)),  # 600 // 200 iterations are kept
-        (301, 1e-3, 0, 1000, (16, 0, 2)),
-        (10, 1e-3, 998, 1000, (1, 992, 1000)),
-        (10, 1e-3, 9, 3, (1, 0, 8)),
-        (0, 1.0, 5, 99, (1, 5, 13)),
-        (1, 0.0, 5, 99, (50_000, 5, 13)),
-    ],
-)
-def test_rounds_are_timed_as_rarely_as_their_share_asks(
-    calls, period_s, begin, total, found, monkeypatch
-):
-    monkeypatch.setattr(lane_recorder, "stamp_s", lambda: 50e-9)
-    assert plan_sampling(calls, period_s, begin, total) == Sampling(*found)
-
-
-@pytest.mark.parametrize(
-    ("sampling", "due"),
-    [
-        (Sampling(4, 6, 8), [0, 4, 4, 4, 4, 6, 6, 7, 8, 12]),
-        (Sampling(1, 3, 4), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]),
-        (Sampling(lane_recorder.NEVER, 3, 5), [3, 3, 3, 3, 4, *[lane_recorder.NEVER] * 5]),
-        (lane_recorder.UNTIMED, [lane_recorder.NEVER] * 10),
-    ],
-)
-def test_the_next_round_that_is_timed(sampling, due):
-    recorder = LaneRecorder("", [Place("a")], sampling)
-    assert [recorder.next_timed(n) for n in range(10)] == due
-
-
-def test_of_many_times_the_newest_stay(monkeypatch):
-    monkeypatch.setattr(lane_recorder, "TIMES", 4)
-    times = {}
-    for n in range(6):
-        lane_recorder.record_time(times, "a", n)
-    assert times == {"a": [4, 5]}  # 0, 1 went with the fourth, 2, 3 with the sixth
-    assert lane_recorder.medians_s({"a": [10**9, 3 * 10**9]}) == {"a": (2.0, 2)}
-
-
 # --- clocks
-
-
-def test_an_emulated_plan_takes_the_time_of_its_simulation(monkeypatch):
-    virtual = clock.VirtualClock(np.array([1.0, 3.0, 6.0, 10.0]), 1)
-    virtual.start()
-    assert [virtual.stop(3), virtual.stop(3), virtual.stop(4)] == [5.0, 0.0, 4.0]
-    assert (virtual.simulated, clock.RealClock.simulated) == (True, False)
-    now = iter([5.0, 7.5])
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(now)))
-    real = clock.RealClock()
-    real.start()
-    assert real.stop(9) == 2.5
 
 
 # --- arrays
@@ -142,25 +79,6 @@ def test_uneven_copies_share_out_the_rows_of_the_environments_without_gap_or_ove
     assert seen == [[0, 1, 2, 3, 4], [5, 6], [7]]
 
 
-def test_the_latest_parameters_lie_in_the_slot_of_the_last_copy():
-    protocol = SimpleNamespace(
-        slots={"other": 9, "one": 1, "sync": 3},
-        sent={"other": (), "one": ("x",), "sync": ("x", "y")},
-        graph=SimpleNamespace(repetition={"sync": 2, "one": 1}),
-    )
-    names = [channels.latest_parameters_name(protocol, "x", n) for n in range(1, 5)]
-    assert names == ["x@1", "x", "x@2", "x@1"]  # copies 2, 4, 6, 8 are in slots 1, 0, 2, 1
-    assert channels.latest_parameters_name(protocol, "z", 1) == "z"
-    assert channels.version_array_name("sync") == "version.sync"
-    assert [slot_of(version, 3) for version in (1, 3, 4)] == [0, 2, 0]
-
-
-def test_lags_of_several_lanes_are_added():
-    totals = {"policy_lag": {1: 2}}
-    binding.add_lags(totals, {"policy_lag": {"1": 3, 4: 5}, "other": {"0": 1}})
-    assert totals == {"policy_lag": {1: 5, 4: 5}, "other": {0: 1}}
-
-
 def test_a_message_is_its_words_arrays_and_text():
     views = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2], np.array([7], np.int64)
     message = pack([TEXT, 5, -1], views, {"x": 1})
@@ -199,40 +117,7 @@ def test_the_next_firing_is_the_first_that_is_incomplete(counts, found):
 # --- one lane in this thread
 
 
-def test_an_order_of_one_lane_must_find_its_tokens(monkeypatch):
-    def entries(text):
-        order = [SimpleNamespace(task=t) for t in text]
-        lanes = [SimpleNamespace(width=0, order=()), SimpleNamespace(width=1, order=order)]
-        return SimpleNamespace(lanes=lanes)
-
-    def blocking(graph, counts, task):
-        return "no token" if task == "b" and not counts["a"] else None
-
-    monkeypatch.setattr(single_lane, "blocking_reason", blocking)
-    graph = SimpleNamespace(repetition={"a": 2, "b": 1})
-    assert one_lane_order(entries("aba"), graph) == ("a", "b", "a")
-    with pytest.raises(SpecError, match="b cannot fire at its place in the order: no token"):
-        one_lane_order(entries("baa"), graph)
-    with pytest.raises(SpecError, match=r"are \{'a': 1, 'b': 1\}; the graph needs"):
-        one_lane_order(entries("ab"), graph)
-
-
 # --- environments
-
-
-def test_failures_are_counted_and_the_first_ones_told():
-    log = FailureLog()
-    for n in range(EVENTS + 2):
-        log.note(f"{n}", lost=2)
-    log.note("no restart", restarts=0)
-    assert (log.restarts, log.lost_transitions) == (EVENTS + 2, 2 * EVENTS + 4)
-    assert log.events == [f"{n}" for n in range(EVENTS)]
-    for restart, failure in ((True, None), (False, "one")):
-        log = FailureLog()
-        listen = external_envs.failure_listener(log, restart=restart)
-        listen("one", 3)
-        listen("two", 1)
-        assert (log.failure, log.events, log.lost_transitions) == (failure, ["one", "two"], 4)
 
 
 @pytest.fixture
@@ -292,82 +177,4 @@ def test_the_timer_interrupts_a_step_and_leaves_the_one_before(awake):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-class Restored:
-    name = "E"
-
-    def __init__(self, error=None):
-        self.error, self.got = error, []
-
-    def snapshot(self):
-        return [{"n": 1}]
-
-    def restore(self, given):
-        self.got.append(given)
-        if self.error:
-            raise self.error
-        return ["said"]
-
-
-def test_environments_come_back_from_their_snapshots_or_are_named():
-    env = Restored()
-    assert external_envs.snapshot({"x": env}) == {"x": [{"n": 1}]}
-    assert external_envs.restore({"x": env}, {"x": [2], "y": [3]}) == ["said"]
-    assert env.got == [[2]]
-    for given, error, text in (
-        ({}, None, "environments 'E' of x are not in the checkpoint, so it cannot be resumed"),
-        ({"x": 1}, ValueError("other"), "^other$"),
-        ({"x": 1}, KeyError("k"), "'E' of x cannot be restored from the checkpoint: KeyError: 'k'"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            external_envs.restore({"x": Restored(error)}, given)
-
-
 # --- children
-
-
-@pytest.mark.parametrize(
-    ("request_", "status", "replies"),
-    [
-        (None, 1, []),
-        ({"sources": "mine"}, 0, []),
-        ({"sources": "mine", "fails": True}, 1, [{"error": "ValueError"}]),
-        ({"sources": "other"}, 1, [{"error": "RuntimeError"}]),
-    ],
-)
-def test_a_program_of_a_child_ends_with_its_status(request_, status, replies, monkeypatch):
-    ignored, said, ran = [], [], []
-    parent = SimpleNamespace(next_request=lambda: request_, reply=lambda **v: said.append(v))
-    monkeypatch.setattr(child_process, "ParentConnection", lambda: parent)
-    monkeypatch.setattr(child_process, "sources", lambda: SimpleNamespace(digest="mine"))
-    monkeypatch.setattr(child_process.signal, "signal", lambda *given: ignored.append(given))
-
-    def program(given, request):
-        ran.append(request)
-        if "fails" in request:
-            raise ValueError
-
-    assert child_process.serve(program, lambda error: type(error).__name__) == status
-    assert said == replies
-    assert len(ran) == (request_ is not None and request_["sources"] == "mine")
-    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    assert ignored == [(n, signal.SIG_IGN) for n in names]
-
-
-def test_a_pace_is_held_until_its_time(monkeypatch):
-    now, slept = [2_000_000_000], []
-    monkeypatch.setattr(lane_recorder, "perf_counter_ns", lambda: now[0])
-
-    def sleep(seconds):
-        slept.append(seconds)
-        now[0] += round(seconds * 1e9)
-
-    monkeypatch.setattr(lane_recorder, "time", SimpleNamespace(sleep=sleep))
-    recorder = LaneRecorder("", [], Sampling())
-    recorder.hold(2.5)
-    recorder.hold(1.0)
-    assert (slept, recorder.held_ns) == ([0.5, 0.0], 500_000_000)
-    with recorder.running():
-        now[0] += 7
-    with recorder.running():
-        now[0] += 8
-    assert recorder.wall_ns == 15

@@ -7,21 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from pearl.planning.runs import Drift, load_run
+from pearl.planning.runs import load_run
 from pearl.report.report import Report
-from pearl.report.tables import drift_sentence
 from pearl.runtime import cpu_wait
-from pearl.training import loop
-from pearl.training.checkpoints.state import RunState
 from pearl_devices.system import host_system
 from tests.lanes import planned, replay_spec, trained
 from tests.needs import needs_linux
@@ -30,7 +25,6 @@ from tests.schemas.test_schemas import problems
 
 HERE = (os.getpid(), threading.get_native_id())
 counted = needs_linux("counts of waits for a core")
-CORES = len(host_system.usable_cpus())
 
 
 @contextmanager
@@ -126,47 +120,3 @@ def test_of_several_lanes_the_one_that_bounds_the_period_counts() -> None:
     assert cpu_wait.lane_wait_s(then, now, "a") == 2.0  # of its threads that which waited longer
     assert cpu_wait.lane_wait_s(then, now, "b") == 9.0  # not that which began since
     assert cpu_wait.lane_wait_s(then, now, "a link") == 9.0
-
-
-@counted
-@pytest.mark.skipif(CORES < 2, reason="two lanes need two cores")
-@pytest.mark.parametrize("lanes", ["threads", "processes"])
-def test_every_lane_is_watched_by_its_name(lanes: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    system, plan = planned(replay_spec("dqn", {"max_lanes": 2, "prefetch": 1}), cores=2)
-    names = {each.lane for each in plan.lanes if each.order}
-    assert len(names) == 2
-    assert plan.bottleneck.name in names
-    seen: list[Mapping[str, Any]] = []
-    plain = cpu_wait.read_waits
-    monkeypatch.setattr(cpu_wait, "read_waits", lambda given: (seen.append(given), plain(given))[1])
-    run = trained(system, plan, lanes, steps=1000).run
-    assert set(seen[-1]) == names
-    processes = {thread[0] for own in seen[-1].values() for thread in own}
-    assert len(processes) == (2 if lanes == "processes" else 1)
-    assert len({thread for own in seen[-1].values() for thread in own}) == 2
-    assert run.drift.waited is not None
-
-
-def test_a_stretch_that_was_not_watched_leaves_nothing_to_say() -> None:
-    state = RunState(iteration=1)
-    run: Any = SimpleNamespace(
-        state=state,
-        milestones=SimpleNamespace(steady=0),
-        lane_clock=SimpleNamespace(simulated=False),
-        graph=SimpleNamespace(env_steps=1, updates=1),
-    )
-    loop._count(run, 1, 2.0, 1.0, 0.5, 0.0)
-    loop._count(run, 1, 2.0, 1.0, 9.0, 0.0)  # no more than the stretch took
-    assert state.steady["waited_s"] == 2.5
-    loop._count(run, 1, 2.0, 1.0, None, 0.0)
-    loop._count(run, 1, 2.0, 1.0, 0.5, 0.0)
-    assert "waited_s" not in state.steady
-
-
-def test_the_sentence_gives_what_is_left_without_the_share() -> None:
-    drift = Drift(1e-3, 0.97e-3, -0.03, (), (), None, 0.25)
-    text = drift_sentence(drift)
-    assert "0.97 x the predicted 1.00 ms; for 25.0 % of that time, the lane was ready" in text
-    assert "without that time, the ratio is 0.73 x" in text
-    for quiet in (None, 0.0, 0.009):
-        assert "had no core" not in drift_sentence(replace(drift, waited=quiet))

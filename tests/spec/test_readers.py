@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 from types import CodeType, ModuleType
 from types import SimpleNamespace as Given
@@ -16,11 +15,8 @@ from pearl.algorithms.options import STRICT
 from pearl.errors import SpecError
 from pearl.spec import catalogue, template, user_code
 from pearl.spec.checks import find_pointless_limits, find_unknown_names
-from pearl.spec.messages import model_at
-from pearl.spec.models import LimitsSection, Spec, Train
 from pearl.spec.platform_files import read_platform
 from pearl.spec.units import DIMENSIONS, parse_quantity
-from pearl_devices import Device, Link
 
 # Quantities
 
@@ -53,17 +49,6 @@ def test_every_prefix_of_a_unit_is_read_and_no_other(dimension: str) -> None:
 
 
 # Names and texts
-
-
-def test_the_model_at_a_path() -> None:
-    assert model_at(Spec, ("limits",)) is LimitsSection
-    assert model_at(Spec, ("train",)) is Train
-    assert model_at(Spec, ("train", "steps")) is None
-    assert model_at(Spec, ("nowhere", "at", "all")) is None
-    platform = model_at(Spec, ("platform",))
-    assert "devices" in platform.__pydantic_fields__
-    assert "peak" in model_at(platform, ("devices", "cpu")).__pydantic_fields__
-    assert "latency" in model_at(platform, ("links", 0)).__pydantic_fields__
 
 
 # A first spec
@@ -133,43 +118,6 @@ NUMBERS = {
     "width": {"value": 4, "source": "counted"}, "peak": "2 TFLOP/s", "memory_bandwidth": "3 GB/s",
     "overhead": "5 us", "idle_power": "6 W", "active_power": "7 W",
 }  # fmt: skip
-
-SHEET = (
-    *("max_lanes", "memory_bytes", "peak_flops_per_s", "memory_bytes_per_s", "overhead_s"),
-    *("idle_power_w", "active_power_w", "context_power_w", "clock_hz"),
-)
-
-
-def test_a_device_and_a_link_have_every_number_of_their_entries() -> None:
-    full = {
-        **NUMBERS, "kind": "null", "model": "M", "source": "sheet", "max_lanes": 2,
-        "memory": "8 GiB", "context_power": "6.5 W", "when_unused": "off", "unified_memory": True,
-        "simulated": True, "figures": {"clock_hz": "1 GHz", "dsp": {"value": 9, "source": "seen"}},
-    }  # fmt: skip
-    link = {"between": ["a", "b"], "latency": "1 us", "bandwidth": "2 GB/s"}
-    whole = {**link, "per_message": "3 us", "energy": "4 pJ/B", "paid_by": "lane", "source": "s"}
-    for given, expected in (
-        (whole, Link("a", "b", 1e-6, 2e9, 3e-6, 4e-12, {}, "lane", (0.5, 3.0))),
-        (link, Link("a", "b", 1e-6, 2e9, 0.0, 0.0, {}, "link", (0.5, 3.0))),
-    ):
-        data = {"devices": {"a": full, "b": {**NUMBERS, "kind": "null"}}, "links": [given]}
-        platform, _, problems = read_platform(data)
-        assert problems == []
-        assert platform is not None
-        found = platform.links[0]
-        assert {**vars(found), "sources": {}} == {**vars(expected), "sources": {}}
-        source = "s" if given is whole else "yours"
-        names = ["latency_s", "bytes_per_s", "per_message_s", "energy_j_per_byte"]
-        assert dict(found.sources) == dict.fromkeys(names[: 4 if given is whole else 2], source)
-        first, second = platform.devices
-        assert first == Device(
-            "a", "null", 4, "cores", 2, 8 * 2.0**30, 2e12, 3e9, 5e-6, 6.0, 7.0, 6.5, "off", True,
-            True, model="M", figures={"clock_hz": 1e9, "dsp": 9.0},
-            sources={**dict.fromkeys(SHEET, "sheet"), "width": "counted", "dsp": "seen"},
-        )  # fmt: skip
-        bare = Device("b", "null", 4, "cores", 1, math.inf, 2e12, 3e9, 5e-6, 6.0, 7.0)
-        assert {**vars(second), "sources": {}} == {**vars(bare), "sources": {}}
-        assert set(second.sources.values()) == {"counted", "yours"}
 
 
 def test_a_kind_that_is_not_imported_is_simulated_and_off_when_unused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import astuple
 from pathlib import Path
 from types import SimpleNamespace as Given
@@ -11,18 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pearl.planning.runs import StoppedBy, TaskTiming, TimeToSolution
+from pearl.planning.runs import TimeToSolution
 from pearl.runtime.environments.external_envs import FailureLog
-from pearl.training import loop, outcome, run_clock
+from pearl.training import run_clock
 from pearl.training.checkpoints.state import RunState
-from pearl.training.evaluations.evaluation import Evaluation
-from pearl.training.evaluations.evaluator import FinalEvaluations
 from pearl.training.lane_accounts import lane_times, measured_calls
 from pearl.training.metrics import Metrics
 from pearl.training.milestones import Milestones
 from pearl.training.run_clock import RunClock
-from pearl_devices.system import host_system, part, portable
-from tests.examples import two_device_plan
 
 
 def rounded(value: Any) -> Any:
@@ -204,160 +199,3 @@ def test_metrics_end_where_the_disk_is_full(tmp_path: Path) -> None:
         metrics.append_row()
         metrics.append_row()
     assert run.state.log == FailureLog(events=["metrics.csv ends here: No space left on device"])
-
-
-@pytest.mark.parametrize(
-    ("iteration", "stretch", "steady", "expected"),
-    [
-        # before the steady stretch nothing is counted
-        (23, (4, 2.0, 1.5, 0.5, 0.25), {}, {}),
-        (24, (4, 2.0, 1.5, 0.5, 0.25), {},
-         {"waited_s": 0.5, "stolen_s": 0.25, "wall_s": 2.0, "cpu_s": 1.5, "env_steps": 32,
-          "updates": 16}),
-        (28, (4, 2.0, 1.5, 3.0, 0.25),
-         {"waited_s": 0.5, "stolen_s": 0.25, "wall_s": 2.0, "cpu_s": 1.5, "env_steps": 32,
-          "updates": 16},
-         {"waited_s": 2.5, "stolen_s": 0.5, "wall_s": 4.0, "cpu_s": 3.0, "env_steps": 64,
-          "updates": 32}),
-        (28, (4, 2.0, 1.5, None, 0.25), {"waited_s": 0.5, "wall_s": 2.0},
-         {"stolen_s": 0.25, "wall_s": 4.0, "cpu_s": 1.5, "env_steps": 32, "updates": 16}),
-        (28, (4, 2.0, 1.5, 1.0, 0.25), {"wall_s": 2.0},  # once unknown, unknown
-         {"stolen_s": 0.25, "wall_s": 4.0, "cpu_s": 1.5, "env_steps": 32, "updates": 16}),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("simulated", [False, True])
-def test_a_stretch_is_added_to_the_state(iteration, stretch, steady, expected, simulated, tmp_path):
-    run = counted_run(tmp_path, iteration=iteration, wall_s=1.0, cpu_s=0.5)
-    run.lane_clock = Given(simulated=simulated)
-    run.state.steady |= steady
-    before = dict(run.state.steady)
-    loop._count(run, *stretch)
-    assert (run.state.wall_s, run.state.cpu_s) == (3.0, 2.0)
-    unknown = {"waited_s", "stolen_s"} if simulated else set()
-    wanted = {k: v for k, v in expected.items() if k not in unknown}
-    if simulated and expected:
-        wanted |= {k: before[k] for k in before.keys() & {"stolen_s"}}
-    assert run.state.steady == (wanted or before)
-
-
-def test_the_lane_that_bounds_the_period_is_watched() -> None:
-    plan = two_device_plan()
-    assert loop._pacing_lane(plan) == "gpu0/0"
-    lanes = tuple(Given(lane=k.lane, width=k.width, load=k.load) for k in plan.lanes)
-    lanes[0].load, lanes[2].load = 1.5, 9.0  # of a link
-    other: Any = Given(bottleneck=Given(kind="cycle", name="gpu0/0"), lanes=lanes)
-    assert loop._pacing_lane(other) == "cpu/0"
-
-
-def ended_run(tmp_path: Path, *, simulated: bool = False) -> Any:
-    run = counted_run(tmp_path, iteration=50, wall_s=7.0, best_mean=480.0)
-    run.state.steady = {"wall_s": 4.0, "cpu_s": 8.0, "env_steps": 160, "updates": 80,
-                        "waited_s": 1.0}  # fmt: skip
-    run.state.log = FailureLog(2, 16, ["again"], "it failed")
-    run.state.decisions = ["kept"]
-    run.plan, run.folder = two_device_plan(), tmp_path
-    protocol = Given(plan=run.plan, home=0, lanes=[Given(name="cpu/0")])
-    system = Given(platform=Given(host="cpu"), env=Given(threshold=475.0))
-    kernel = lambda name: Given(bytes_in=3, bytes_out=4, flops=len(name))  # noqa: E731
-    compiled = {"system": system, "protocol": protocol, "jobs": {}, "emulate": simulated}
-    graph = Given(task=lambda name: Given(kernel=kernel(name)))
-    run.session = Given(compiled=Given(**compiled, replica_graph=graph))
-    run.lane_clock, run.callbacks = Given(simulated=simulated), Given(stopped=StoppedBy("x", 8))
-    run.clock = Given(solution=lambda *given: given)
-    run.jobs = [Given(name="step", tasks=("step",)),
-                Given(name="sample+learn", tasks=("sample", "learn"))]  # fmt: skip
-    return run
-
-
-@pytest.mark.parametrize("simulated", [False, True])
-def test_the_outcome_of_a_run_is_computed_by_hand(simulated, monkeypatch, tmp_path):
-    spent, members = iter([1.0, 6.0]), {"sample": (2e-3, 30), "learn": (3e-3, 31)}
-    monkeypatch.setattr(outcome, "cpu_seconds", lambda: next(spent))
-    rounds: list[int] = []
-    profiled = lambda graph, call, arrays, count: rounds.append(count) or members  # noqa: E731
-    monkeypatch.setattr(outcome, "member_times", profiled)
-    Clock(monkeypatch, outcome)
-    measured = outcome.Measurements()
-    measured.begin_s = 90.0
-    ns = {"step": [4_000_000, 6_000_000, 1_000_000], "sample+learn": [5_000_000]}
-    lags = {"policy_lag": Counter({2: 5, 1: 4}), "none": Counter()}
-    lanes: Any = Given(times_ns=ns, lags=lags, traffic=[{"host": "b"}], records=[])
-    measured.add(lanes)
-    measured.add(Given(times_ns={}, lags=lags, traffic=[], records=[record("cpu/0", "")]))  # type: ignore[arg-type]
-    assert (len(measured.records), len(measured.session_records)) == (1, 1)
-    monkeypatch.setattr(outcome, "lane_times", lambda run, records: (len(records),))
-    monkeypatch.setattr(outcome, "measured_calls", lambda run, records: (-len(records),))
-    run, meter = ended_run(tmp_path, simulated=simulated), {}
-    energies: Any = Given(read=lambda given: meter.update(given) or [Given(joules=9.0, source="n")])
-    best, last = Evaluation((1.0, 2.0), 1, 9), Evaluation((0.0, 4.0), 0, 9)
-    found = outcome.build_run(run, "failed", FinalEvaluations(best, last), measured, energies)
-    assert (meter, rounds) == ({"cpu": 5.0}, [] if simulated else [30])
-    assert vars(found) | {"plan": 0, "drift": 0, "platform": 0} == {
-        "status": "failed", "env_steps": 400, "updates": 160, "cpu_s": 5.0,
-        "wall_s": 7.0 if simulated else 10.0, "steady": run.state.steady,
-        "env_steps_per_s": 40.0, "env_steps_per_cpu_s": None if simulated else 20.0,
-        "updates_per_s": 20.0, "predicted_env_steps_per_s": 16_000.0,
-        "returns": {
-            "mean_last_20": pytest.approx(0.5 + 1 / 3), "episodes": 2,
-            "eval_mean": 1.5, "eval_returns": [1.0, 2.0], "eval_cut": 1,
-            "last_eval_mean": 2.0, "last_eval_returns": [0.0, 4.0], "last_eval_cut": 0,
-            "best_is_last": False,
-        },
-        "peak_rss_bytes": found.peak_rss_bytes, "simulated": simulated,
-        "energy_j": pytest.approx(50 * 0.081) if simulated else 9.0,
-        "energy_source": "modelled" if simulated else "n",
-        "tasks": (
-            TaskTiming("step", 120e-6, None, 0, False, 4, 7),
-            TaskTiming("sample+learn", pytest.approx(640e-6), None, 0),
-            TaskTiming("sample", 20e-6, None, 0, False, 6, 7),
-            TaskTiming("learn", 60e-6, None, 0, False, 5, 7),
-        ) if simulated else (
-            TaskTiming("step", 120e-6, pytest.approx(4e-3), 3, False, 4, 7),
-            TaskTiming("sample+learn", pytest.approx(640e-6), pytest.approx(5e-3), 1),
-            TaskTiming("sample", 20e-6, 2e-3, 30, True, 6, 7),
-            TaskTiming("learn", 60e-6, 3e-3, 31, True, 5, 7),
-        ),
-        "plan": 0, "drift": 0, "platform": 0, "lags": {"policy_lag": {"1": 8, "2": 10}},
-        "traffic": ({"host": "b"},), "message": "it failed", "restarts": 2, "lost_transitions": 16,
-        "events": ("again",), "stopped": None, "lanes": () if simulated else (1,),
-        "calls": () if simulated else (-1,),
-        "solution": None if simulated else (475.0, 480.0), "out": str(tmp_path),
-        "schema": found.schema,
-    }  # fmt: skip
-    if simulated:
-        assert found.drift is None
-    else:
-        assert found.drift is not None
-        assert (found.drift.measured_s, found.drift.waited) == (0.2, 0.25)
-        assert (found.drift.decisions, len(found.drift.tasks)) == (("kept",), 2)
-
-
-def test_a_run_that_ended_early_has_no_rates(monkeypatch, tmp_path):
-    run = ended_run(tmp_path)
-    run.state.steady, run.folder = RunState().steady, None
-    measured = outcome.Measurements()
-    measured.user_code_failed = True  # so that its calls are not run again
-    measured.times_ns = {"step": [1]}
-    meter: Any = Given(read=lambda given: [Given(joules=0.0, source="n")])
-    found = outcome.build_run(run, "stopped", None, measured, meter)
-    assert (found.stopped, found.message, found.out) == (StoppedBy("x", 8), None, None)
-    assert (found.env_steps_per_s, found.updates_per_s, found.env_steps_per_cpu_s) == (None,) * 3
-    assert (found.energy_j, found.energy_source) == (None, None)
-    assert {t.firings for t in found.tasks} == {0}
-    assert found.returns["eval_mean"] is None
-    assert found.returns["best_is_last"] is None
-    assert found.drift is not None
-    assert (found.drift.measured_s, found.drift.waited) == (None, None)
-    same = Evaluation((3.0,), 0, 9)
-    run.state.log.failure = None
-    again = outcome.build_run(run, "done", FinalEvaluations(same, same), measured, meter)
-    assert (again.returns["best_is_last"], again.returns["last_eval_returns"]) == (True, [3.0])
-
-
-def test_cpu_seconds_are_those_of_this_process_its_children_and_the_fork_server(monkeypatch):
-    usage = {0: Given(ru_utime=1.0, ru_stime=0.5), -1: Given(ru_utime=0.25, ru_stime=2.0)}
-    spent = Given(RUSAGE_SELF=0, RUSAGE_CHILDREN=-1, getrusage=usage.__getitem__)
-    monkeypatch.setattr(portable, "resource", spent)
-    monkeypatch.setattr(host_system, "own_cpu_s", part("portable").own_cpu_s)
-    monkeypatch.setattr(outcome.processes, "cpu_s", lambda: 8.0)
-    assert outcome.cpu_seconds() == 11.75

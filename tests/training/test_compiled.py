@@ -9,7 +9,6 @@ import pearl
 from pearl.algorithms import algorithm
 from pearl.planner.stated_plan import check_stated_plan
 from pearl.planning import plan_validation, replicas
-from pearl.runtime.protocol import single_lane
 from pearl.training import compiled
 from pearl.training.compiled import CompiledPlan
 from pearl_devices import torch_threads
@@ -68,19 +67,6 @@ def compiled_plan(*tasks, lanes=2, hosting="threads", **other):
     return SimpleNamespace(**{**fields, "remote_groups": (), "hosting": hosting, **other})
 
 
-@pytest.mark.parametrize(("emulate", "lanes", "asked", "remote", "hosting"),
-                         [(True, 2, "threads", (1,), "one"), (False, 1, "processes", (), "one"),
-                          (False, 2, "threads", (1,), "threads"), (False, 2, None, (1,), "ray"),
-                          (False, 2, None, (), "processes")])  # fmt: skip
-def test_lanes_are_hosted_where_the_spec_says_or_in_processes(
-    emulate, lanes, asked, remote, hosting
-):
-    made = compiled_plan(lanes=lanes, emulate=emulate, remote_groups=remote)
-    made.system.train.lanes = asked
-    assert CompiledPlan.hosting.fget(made) == hosting
-    assert CompiledPlan.any_order.fget(made) == (not emulate)
-
-
 def test_threads_of_torch_in_one_lane_and_torch_in_another_are_refused():
     wide = placement("learn", "cpu", "a", 1.0, variant="torch-2")
     assert torch_threads.threads_of("torch-2") == 2
@@ -99,17 +85,6 @@ def test_threads_of_torch_in_one_lane_and_torch_in_another_are_refused():
         compiled_plan(other, replace(wide, variant="torch")),
     ):
         CompiledPlan.check_torch_threads(fine)
-
-
-def test_a_kernel_that_changes_observations_needs_them_on_this_host(monkeypatch):
-    monkeypatch.setattr(compiled, "changes", lambda kernel: kernel)
-    tasks = [SimpleNamespace(name="scale", kernel=("env.obs",))]
-    given = {"graph": SimpleNamespace(tasks=tasks), "remote_groups": (1,)}
-    with pytest.raises(pearl.SpecError, match=r"^plan: scale changes the network's input, and"):
-        CompiledPlan.check_first_observations(compiled_plan(hosting="ray", **given))
-    CompiledPlan.check_first_observations(compiled_plan(hosting="processes", **given))
-    given["remote_groups"] = ()
-    CompiledPlan.check_first_observations(compiled_plan(hosting="ray", **given))
 
 
 def devices(*kinds):
@@ -154,25 +129,3 @@ def test_a_device_that_is_not_here_is_refused_with_the_reason(name, monkeypatch)
         assert asked == [1]
     made.plan.tasks = [placement("t", "cpu0", "l", 1.0)]
     compiled.require_devices(made)
-
-
-def test_a_device_is_asked_once_about_the_kernels_that_it_runs(monkeypatch):
-    asked = []
-
-    def first_use(device, number, calls):
-        asked.append((device.name, number, sorted(calls)))
-        return [f"{device.name} differs"] if device.name == "gpu2" else []
-
-    kinds = {"gpu": SimpleNamespace(first_use=first_use), "cpu": SimpleNamespace()}
-    monkeypatch.setattr(compiled, "backend", kinds.__getitem__)
-    calls = [("cpu", 0, "a"), ("gpu", 0, "b"), ("gpu", 1, "c"), ("gpu", 1, "d")]
-    jobs = {k: single_lane.Job((k,), k, kind, "native", number=number) for kind, number, k in calls}
-    made = compiled_plan(jobs=jobs)
-    made.system.platform = SimpleNamespace(devices=devices("cpu", "gpu", "gpu", "gpu"))
-    with pytest.raises(pearl.SpecError) as caught:
-        compiled.check_devices(made)
-    assert asked == [
-        ("gpu1", 0, [("b", "native")]), ("gpu2", 1, [("c", "native"), ("d", "native")])
-    ]  # fmt: skip
-    assert caught.value.problems[0] == "device gpu2: gpu2 differs"
-    assert len(caught.value.problems) == 2

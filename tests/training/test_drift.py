@@ -11,7 +11,6 @@ import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -353,26 +352,6 @@ def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch)
     assert decided(best_s).plan is None  # it is that fast already, whatever its calls seem to take
 
 
-def test_a_window_is_measured_from_its_beginning_and_the_same_drift_is_weighed_once() -> None:
-    window = replanning.Window(100, 1.0)
-    for _ in range(3):
-        window = window.extend()
-    assert (window.looks, window.period_s(104, 3.0), window.period_s(100, 3.0)) == (3, 0.5, 2.0)
-    watch = replanning.DriftMonitor(1.0)
-    for period_s, due in (
-        (1.1, False),
-        (1.1499, False),
-        (1.1501, True),
-        (0.8501, False),
-        (0.8, True),
-    ):
-        assert watch.due(window, 200, 1.0 + 100 * period_s) == due
-        assert (watch.period_s, watch.looks) == (pytest.approx(period_s), 3)
-    watch.weighed_s = 2.0  # looked for at that period, and not found
-    for period_s, due in ((1.2, True), (1.71, False), (2.29, False), (2.31, True), (1.1, False)):
-        assert watch.due(window, 200, 1.0 + 100 * period_s) == due
-
-
 def placed(task: str, lane: str, **other: Any) -> Any:
     return placement(task, "cpu", lane, 2.0, **other)
 
@@ -397,64 +376,3 @@ def test_a_run_is_compared_with_its_plan(period_s, waited, widths, apart, monkey
     off = None if period_s is None else pytest.approx(period_s - 1)
     tasks = (TaskDrift("a", 2.0, 3.0, 0.5),)
     assert found == Drift(1.0, period_s, off, tasks, ("kept",), apart, waited)
-
-
-def test_the_distance_of_cores_is_told_where_it_is_another(monkeypatch: Any) -> None:
-    from pearl_devices.primitives.math import core_latency
-    from pearl_estimators.host import calibration_file
-    from pearl_estimators.sealed_files import CalibrationError
-
-    def told_of(known: Any, now_s: float = 3.0) -> float | None:
-        def load() -> Any:
-            if isinstance(known, Exception):
-                raise known
-            return known
-
-        monkeypatch.setattr(calibration_file, "load_calibration", load)
-        monkeypatch.setattr(core_latency, "exchange_s", lambda: now_s)
-        return replanning._core_exchange_ratio()
-
-    known = SimpleNamespace(apart_s=2.0)
-    assert [told_of(known, s) for s in (3.0, 2.2, 1.0)] == [1.5, None, 0.5]
-    assert told_of(None) is None
-    assert told_of(SimpleNamespace(apart_s=None)) is None
-    assert told_of(CalibrationError("x")) is None
-
-
-def test_moves_are_told_by_lane_variant_width_and_slack() -> None:
-    before = two_device_plan()
-    first, second, *rest = before.tasks
-    after = replace(
-        before,
-        tasks=(replace(first, variant="torch", width=2), replace(second, fused_with=("x", "y")),
-               replace(rest[0], lane="cpu/1"), replace(rest[0], lane="cpu/2"), *rest[1:]),
-        edges=(replace(before.edges[0], slack=3), *before.edges[1:]),
-    )  # fmt: skip
-    assert replanning.describe_moves(before, after) == (
-        "moved: act: cpu/0 native → cpu/0 torch x 2, step: cpu/0 native → cpu/0 native "
-        "in a call of 3, store: cpu/0 native → cpu/1 native and cpu/2 native, slack of "
-        "act → step: 0 → 3"
-    )
-    assert replanning.describe_moves(before, before) == (
-        "no task moves; the order of calls differs"
-    )
-
-
-def test_the_command_has_the_option_and_tells_decisions_from_problems(
-    monkeypatch, tmp_path, capsys
-) -> None:
-
-    from pearl.cli import app
-    from pearl.cli import training as command
-
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    monkeypatch.setattr("pearl.spec.reading.load_static", lambda spec, set: machine.system)
-    monkeypatch.setattr(command, "load_spec", lambda spec, pairs: machine.system)
-    monkeypatch.setattr("pearl.planner.plan_cache.plan_graph", lambda problem: machine.plan)
-    out = Path(tmp_path) / "run"
-    with pytest.raises(SystemExit) as ended:
-        app(["train", "dqn_cartpole", "--replan", "--out", str(out)])
-    told_text = capsys.readouterr()
-    assert ended.value.code == 0, told_text.err
-    assert "Plan changed" in " ".join(told_text.out.split())
-    assert "events, the last" not in told_text.err

@@ -12,14 +12,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from pearl.errors import SpecError
-from pearl.training.checkpoints import checkpoint, restoring
+from pearl.training.checkpoints import checkpoint
 from pearl.training.checkpoints.state import RunState
 from pearl.training.trainer import CHECKPOINT, Trainer
 from pearl_devices.base import UnsupportedError
 from tests.damage import MORE, STEPS, trainer_of
 from tests.lanes import cut
-
-QUICK = ("slack", "frames", "ppo", "sarsa")
 
 
 @pytest.mark.parametrize("case", ["slack", "frames"])
@@ -168,43 +166,3 @@ def test_no_damaged_number_crashes_the_process(count: int, cases: str, tmp_path:
     command = [sys.executable, "-m", "tests.damage", str(tmp_path), str(count), *cases.split()]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-
-
-COUNTED = "env.elapsed episode.count episode.lengths learner.step"
-ACTED, RANKED = "act.action step.action step.terminated", (0, float(np.finfo(np.float32).max))
-NEURAL = {(-1e6, 1e6): "env.state", (0, 3): "step.truncated"}
-REPLAYED = f"{ACTED} batch.action replay.action replay.terminated"
-BOUNDS: dict[str, dict[tuple[float, float], str]] = {
-    "slack": {**NEURAL, (0, 1): f"{REPLAYED} batch.action@1 loop.stop",
-              (0, 2**62): f"{COUNTED} learner.q.steps version.sync",
-              (0, 3): "replay.truncated step.truncated", (0, 399): "batch.index batch.index@1",
-              RANKED: "replay.tree"},
-    "frames": {**NEURAL, (0, 0): "loop.stop", (0, 1): REPLAYED, (0, 2): "replay.depth",
-               (0, 2**62): f"{COUNTED} learner.q.steps replay.last_row",
-               (0, 3): "replay.truncated step.truncated", (0, 399): "batch.index",
-               RANKED: "replay.tree"},
-    "ppo": {**NEURAL, (0, 1): f"{ACTED} rollout.action rollout.terminated",
-            (0, 2**62): f"{COUNTED} learner.actor.steps learner.critic.steps",
-            (0, 3): "rollout.truncated step.truncated", (0, 15): "rollout.at",
-            (0, 19): "loop.stop"},
-    "sarsa": {(-1e6, 1e6): "env.state", (0, 1): "step.terminated",
-              (0, 2**62): f"{COUNTED} learner.q.visits",
-              (0, 3): "act.action step.action step.truncated",
-              (0, 15): "env.obs step.next_obs step.obs"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", QUICK)
-def test_every_whole_number_but_pixels_and_random_streams_has_bounds(case: str):
-    trainer = trainer_of(case)
-    found: dict[Any, list[str]] = {}
-    for name, array in trainer.session.arrays.items():
-        limits = restoring.value_bounds(name, trainer.session.arrays, trainer.graph, trainer.system)
-        if limits is not None:
-            found.setdefault(limits, []).append(name)
-        elif array.dtype.kind in "iu":
-            free = ("frame", "ahead", "last", "cursor", "clock")
-            assert name.startswith(("rng.", *(f"replay.{each}" for each in free))), name
-    assert {k: set(v) for k, v in found.items()} == {
-        k: set(v.split()) for k, v in BOUNDS[case].items()
-    }

@@ -30,7 +30,7 @@ INFERENCE = off_policy.inference("dqn", stochastic=False, actions="discrete", ne
 UPDATE = off_policy.update(
     "dqn",
     _passes,
-    variants={"native": primitive("updates.dqn:bind_update"), **off_policy.TORCH},
+    variants={"native": primitive("updates.dqn:bind_learn"), **off_policy.TORCH},
     stochastic=False,
     loss_operations=16,
     example="pearl.algorithms.dqn:losses",

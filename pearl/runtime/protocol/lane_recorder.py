@@ -23,7 +23,7 @@ from pearl_devices import Call
 
 SHARE = 0.001
 """Most of the predicted time that timing the calls may take, by `stamp_s`. Between calls that fill
-the caches, a stamp takes several times as long (`benchmarks.lane_times` measures the whole)."""
+the caches, a stamp takes several times as long."""
 
 KEPT_ITERATIONS, KEPT_CALLS = 8, 600
 """Iterations of the window, at most, and about how many calls of all lanes the window may have."""

@@ -9,33 +9,22 @@ the paper they split after the convolutions. The best action is that of the larg
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pearl_devices.base import Buffers, Call
 from pearl_devices.kernel import Kernel
-from pearl_devices.primitives.math.nets import (
-    adam,
-    backward,
-    forward,
-    rate,
-    scratch,
-    td_gradient,
-    total,
-    update_target,
-)
+from pearl_devices.primitives.math.nets import backward, forward, scratch, td_gradient, total
 from pearl_devices.primitives.math.rng import stream_base, uniform
 from pearl_devices.primitives.native import bind_call, fast, fast_apart
-from pearl_devices.primitives.replay.ring import (
-    BATCH,
-    draw,
-    gather,
-    rows,
-    sample_arguments,
-    set_priorities,
+from pearl_devices.primitives.updates import critics, iterations
+from pearl_devices.primitives.updates.critics import (
+    descend,
+    follow_target,
+    sample_batch,
+    update_priorities,
 )
-from pearl_devices.primitives.updates import iterations
 from pearl_devices.primitives.updates.stop_word import call_ends
 
 
@@ -87,122 +76,73 @@ def add_value(out):
             out[r, c] += out[r, 0] - mean
 
 
-@fast_apart
-def step(
-    obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
-    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad, parts,
-):  # fmt: skip
-    """Take one gradient step on one batch. both (2·rows, obs): scratch of double DQN's stacked
-    pass.
-
-    duelling: 0 or 1, the number of outputs before those of the actions.
+class DqnScratch(NamedTuple):
+    """both: (2B, O) for double DQN, the observations of its stacked pass. acts_target: of the pass
+    of the target. parts: (B). duelling: 0 or 1, the number of outputs before those of the actions.
     """
-    rows, inputs, outputs = obs.shape[0], obs.shape[1], layers[layers.size - 1]
-    stored = rows
-    if double:
+
+    both: Any
+    acts_target: Any
+    parts: Any
+    double: bool
+    duelling: Any
+
+
+@fast_apart
+def step(s, batch, rules, net, own):
+    """Take gradient step number s of a firing."""
+    obs, next_obs, td, weight = batch.obs[s], batch.next_obs[s], batch.td[s], batch.weight[s]
+    action, reward, discount = batch.action[s], batch.reward[s], batch.discount[s]
+    rows, inputs, outputs = obs.shape[0], obs.shape[1], net.layers[net.layers.size - 1]
+    stored, duelling = rows, own.duelling
+    if own.double:
         stored = 2 * rows
         for b in range(rows):
             for c in range(inputs):
-                both[b, c] = obs[b, c]
-                both[rows + b, c] = next_obs[b, c]
-        q = forward(params, layers, both, acts, False)
+                own.both[b, c] = obs[b, c]
+                own.both[rows + b, c] = next_obs[b, c]
+        q = forward(net.params, net.layers, own.both, net.acts, False)
     else:
-        q = forward(params, layers, obs, acts, False)
-    q_next = forward(target, layers, next_obs, acts_target, False)
+        q = forward(net.params, net.layers, obs, net.acts, False)
+    q_next = forward(net.target, net.layers, next_obs, own.acts_target, False)
     if duelling:
         add_value(q)
         add_value(q_next)
     q, q_next = q[:, duelling:], q_next[:, duelling:]
-    d = deltas[: rows * outputs].reshape(rows, outputs)
-    delta = np.float32(huber[0])
+    d = net.deltas[: rows * outputs].reshape(rows, outputs)
+    delta = np.float32(rules.huber[0])
     for b in range(rows):
-        best = argmax(q[rows + b]) if double else argmax(q_next[b])
+        best = argmax(q[rows + b]) if own.double else argmax(q_next[b])
         error = q[b, action[b, 0]] - (reward[b] + discount[b] * q_next[b, best])
         td[b] = abs(error)
-        parts[b], slope = td_gradient(error, weight[b], rows, delta)
+        own.parts[b], slope = td_gradient(error, weight[b], rows, delta)
         rest = -slope / np.float32(outputs - 1) if duelling else np.float32(0.0)
         for c in range(outputs):
             d[b, c] = rest
         d[b, duelling + action[b, 0]] += slope
         if duelling:
             d[b, 0] = slope
-    loss[0] = total(parts)
-    backward(params, layers, obs, acts, stored, rows, deltas, grad, np.int64(0), d, False)
-    count[0] += 1
-    steps[0] += 1
-    adam(params, grad, m, v, steps[0], rate(lr, steps[0] - 1), adam_hyper, clip_norm[0])
-    update_target(target, params, count[0], tau[0], every[0])
-
-
-@fast
-def update(
-    stop, obs, action, reward, next_obs, discount, weight, td, layers, double, duelling,
-    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad, parts,
-):  # fmt: skip
-    for s in range(stop[1], td.shape[0]):
-        step(
-            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
-            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
-        )  # fmt: skip
-        if call_ends(stop, s + 1, td.shape[0]):
-            return
+    net.loss[0] = total(own.parts)
+    backward(
+        net.params, net.layers, obs, net.acts, stored, rows, net.deltas, net.grad, np.int64(0), d,
+        False,
+    )  # fmt: skip
+    rules.count[0] += 1
+    descend(net, rules)
+    follow_target(net, rules)
 
 
 @fast_apart
-def learn(
-    stop, rng, r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, tree, levels,
-    fanout, beta, envs, n_step, unit, gamma, index, weight,
-    obs, action, reward, next_obs, discount, priority, td, layers, double, duelling,
-    params, target, m, v, steps, count, lr, adam_hyper, tau, every, clip_norm, huber, loss,
-    both, acts, acts_target, deltas, grad, parts,
-):  # fmt: skip
-    for s in range(stop[1], td.shape[0]):
-        draw(rng, cursor, tree, levels, fanout, beta, index[s], weight[s])
-        gather(
-            r_obs, r_action, r_reward, r_next, r_terminated, r_truncated, cursor, envs, n_step,
-            unit, gamma[0], index[s], obs[s], action[s], reward[s], next_obs[s], discount[s],
-        )  # fmt: skip
-        step(
-            obs[s], action[s], reward[s], next_obs[s], discount[s], weight[s], td[s], layers,
-            double, duelling, params, target, m, v, steps, count, lr, adam_hyper, tau, every,
-            clip_norm, huber, loss, both, acts, acts_target, deltas, grad, parts,
-        )  # fmt: skip
-        if tree.size > 0:
-            set_priorities(tree, levels, fanout, priority, index[s], td[s])
-        if call_ends(stop, s + 1, td.shape[0]):
+def learn(source, batch, rules, net, own):
+    for s in range(rules.stop[1], batch.td.shape[0]):
+        sample_batch(source, batch, s)
+        step(s, batch, rules, net, own)
+        update_priorities(source, batch, s)
+        if call_ends(rules.stop, s + 1, batch.td.shape[0]):
             return
 
 
 iterate = iterations.compile_iterations("iterate_dqn", infer, learn)
-
-
-def _learner_arguments(kernel: Kernel, buffers: Buffers) -> tuple[Any, ...]:
-    layers, batch, double = kernel.layers(), kernel.dim("batch"), bool(kernel.dim("double"))
-    params = buffers["learner.q"]
-    stored = 2 * batch if double else batch
-    acts, _ = scratch(layers, stored)
-    acts_target, deltas = scratch(layers, batch)
-    names = (
-        "learner.q", "learner.q.target", "learner.q.m", "learner.q.v", "learner.q.steps",
-        "learner.step", "hyper.lr.q", "hyper.adam", "hyper.tau", "hyper.target_every",
-        "hyper.clip_norm", "hyper.huber", "loss.q",
-    )  # fmt: skip
-    return (
-        buffers["batch.td"],
-        np.array(layers, np.int64),
-        double,
-        kernel.dims.get("duelling", 0),
-        *(buffers[name] for name in names),
-        np.zeros((stored, layers[0]), np.float32),
-        acts,
-        acts_target,
-        deltas,
-        np.zeros_like(params),
-        np.zeros(batch, np.float32),
-    )
 
 
 def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
@@ -215,27 +155,21 @@ def bind_inference(kernel: Kernel, buffers: Buffers) -> Call:
     return bind_call(infer, *(buffers[name] for name in names), widths, acts, duelling)
 
 
-def bind_update(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind update.dqn: `steps` gradient steps on batch.*, absolute TD errors to batch.td."""
-    return bind_call(
-        update,
-        buffers["loop.stop"],
-        *rows(buffers, "batch", BATCH, lead=2),
-        buffers["batch.weight"],
-        *_learner_arguments(kernel, buffers),
-    )
-
-
 def bind_learn(kernel: Kernel, buffers: Buffers) -> Call:
-    """Bind learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call."""
-    prioritised = kernel.dim("prioritised")
-    return bind_call(
-        learn,
-        buffers["loop.stop"],
-        *sample_arguments(kernel, buffers),
-        buffers["replay.priority"] if prioritised else np.zeros(3),
-        *_learner_arguments(kernel, buffers),
+    """Bind learn.dqn: `steps` times sample, update, and (prioritised) priorities, in one call; or
+    update.dqn: `steps` gradient steps on batch.*. Absolute TD errors go to batch.td."""
+    batch, double = kernel.dim("batch"), bool(kernel.dim("double"))
+    net = critics.net_of("q", kernel, buffers)
+    layers, stored = kernel.layers("q"), 2 * batch if double else batch
+    own = DqnScratch(
+        np.zeros((stored, layers[0]), np.float32),
+        net.acts,
+        np.zeros(batch, np.float32),
+        double,
+        kernel.dims.get("duelling", 0),
     )
+    net = net._replace(acts=scratch(layers, stored)[0])
+    return bind_call(learn, *critics.learn_arguments(kernel, buffers), net, own)
 
 
 def bind_iteration(kernel: Kernel, buffers: Buffers) -> Call:
