@@ -237,6 +237,7 @@ def test_an_environment_that_windows_cannot_interrupt_is_named_and_ends_the_proc
 
 @pytest.mark.parametrize("command", [
     ("sweep", "dqn_cartpole", "--seeds", "1,2"), ("train", "dqn_cartpole", *BRIEF, *APART),
+    ("train", "dqn_cartpole", *BRIEF, "limits.variants={env_step: [processes]}"),
 ])  # fmt: skip
 def test_what_windows_lacks_is_refused_with_the_way_out(tmp_path, command):
     run = run_on("windows", *command, "--out", str(tmp_path / "out"))
