@@ -182,11 +182,17 @@ main()
 
 
 def run_on(system: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of `pearl` on the stand-in of a system; "" is this one."""
+    """A command of `pearl` on the stand-in of a system; "" is this one. Stand-ins look like one
+    machine, so each keeps its times in a cache of its own."""
     path = [str(ROOT / "tests" / "stand_ins" / system)] if system else []
+    cache = Path(os.environ["PEARL_CACHE_DIR"]) / f"on {system or 'this one'}"
     return subprocess.run(
         [sys.executable, "-c", IMAGINED, *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)]),
+            "PEARL_CACHE_DIR": str(cache),
+        },
         capture_output=True,
         text=True,
         timeout=600,
