@@ -200,7 +200,7 @@ def run_on(system: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 BRIEF = ("algorithm.learning_starts=100", "train.final_episodes=1", "train.evaluate_every=0")
-APART = ("limits.max_lanes=2", "limits.apart=[[env_step,update]]", "train.lanes=processes")
+APART = ("limits.max_lanes=2", "limits.apart=[[step,learn]]", "train.lanes=processes")
 
 
 def arrays(folder: Path) -> bytes:
@@ -222,7 +222,7 @@ HANGS = """
 algorithm: {name: dqn, env: "tests.runtime.bad_envs:Bad", env_args: {kind: hang}, num_envs: 1,
   hidden: [8], batch_size: 8, learning_starts: 16, replay: {capacity: 400, kind: uniform}}
 platform: host
-limits: {max_lanes: 1, variants: {env_step: [gymnasium]}}
+limits: {max_lanes: 1, variants: {step: [gymnasium]}}
 train: {steps: 400, evaluate_every: 0, final_episodes: 0, calibrate_after: false,
   env_time_limit: 1 s}
 """
@@ -237,14 +237,14 @@ def test_an_environment_that_windows_cannot_interrupt_is_named_and_ends_the_proc
     run = run_on("windows", "train", *given)
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
-    assert "'tests.runtime.bad_envs:Bad' of env_step, number 0, episode" in last
+    assert "'tests.runtime.bad_envs:Bad' of step, number 0, episode" in last
     assert "has not answered for 1 s" in last
     assert "Traceback" not in run.stderr
 
 
 @pytest.mark.parametrize("command", [
     ("sweep", "dqn_cartpole", "--seeds", "1,2"), ("train", "dqn_cartpole", *BRIEF, *APART),
-    ("train", "dqn_cartpole", *BRIEF, "limits.variants={env_step: [processes]}"),
+    ("train", "dqn_cartpole", *BRIEF, "limits.variants={step: [processes]}"),
 ])  # fmt: skip
 def test_what_windows_lacks_is_refused_with_the_way_out(tmp_path, command):
     run = run_on("windows", *command, "--out", str(tmp_path / "out"))

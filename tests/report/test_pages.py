@@ -143,10 +143,10 @@ def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> No
                 assert after >= start + takes - small
     one = {e.task: e for e in found.events if not e.to}
     sent = {e.task: e for e in found.events if e.to}
-    step, act = one["env_step"], one["inference"]
-    lag = (step.start_s - sent["inference"].end_s) / plan.period_s
+    step, act = one["step"], one["act"]
+    lag = (step.start_s - sent["act"].end_s) / plan.period_s
     assert lag == pytest.approx(round(lag), abs=1e-6), "the step starts when its message arrives"
-    late = sent["inference"].start_s - act.start_s - plan.task("inference").seconds
+    late = sent["act"].start_s - act.start_s - plan.task("act").seconds
     assert late % plan.period_s == pytest.approx(0.0, abs=1e-9)
 
 
@@ -264,7 +264,7 @@ def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     period = plan.period_s
 
     def phases(pairs: list[tuple[str, float]]) -> list[tuple[str, float]]:
-        first = next(start for task, start in pairs if task == "replay_insert")
+        first = next(start for task, start in pairs if task == "store")
         moved = [(task, round((start - first) / period % 1.0, 6) % 1.0) for task, start in pairs]
         return sorted(moved)
 
