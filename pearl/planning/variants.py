@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pearl.graph.limits import Limits
 from pearl_devices import BACKENDS, Device, Kernel, Refused, offers
 from pearl_devices.base import IN_TURN, OPT_IN_VARIANTS, PROCESSES, WIDE
+from pearl_devices.system import explain_no_processes, host_system
 from pearl_estimators import Estimate
 from pearl_estimators.host.calibrator import is_calibrated
 
@@ -61,6 +62,8 @@ def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, lim
         return "kept off by the limits"
     ways = ", ".join(dict(offers(kernel, device)))
     absent = [device.sources[f] for f, value in device.figures.items() if not value]
+    if not host_system.PROCESSES and any(PROCESSES in limits.variants.get(t, ()) for t in tasks):
+        absent.append(explain_no_processes())
     why = f" ({'; '.join(absent)})" if absent else ""
     return refusal_reason(kernel, device) or f"offers {ways}; the limits leave none{why}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -161,3 +162,27 @@ def test_the_length_of_vectors_decides_no_bit(tmp_path: Path) -> None:
         )  # fmt: skip
         found.add(done.stdout)
     assert len(found) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="holds x86 to AVX2")
+@pytest.mark.parametrize("changes", [
+    ("dqn_cartpole", "algorithm.learning_starts=100"),
+    ("sac_pendulum", "algorithm.learning_starts=200"),
+    ("ppo_cartpole", "algorithm.rollout_steps=32"),
+], ids=lambda changes: changes[0])  # fmt: skip
+def test_a_run_held_to_avx2_computes_what_it_computes_on_all_of_this_host(
+    changes: tuple[str, str], tmp_path: Path
+) -> None:
+    """With one plan. Where the host has AVX-512, its vectors are twice as long."""
+    stored, plan = [], tmp_path / "0" / "plan.json"
+    for number, held in enumerate(({}, HELD)):
+        folder = tmp_path / str(number)
+        given = ("--steps", "600", "train.evaluate_every=0", "train.final_episodes=1")
+        given = (*changes, *given, "--out", str(folder), *(("--plan", str(plan)) if held else ()))
+        subprocess.run(
+            [sys.executable, "-m", "pearl", "train", *given],
+            env={**os.environ, **held}, capture_output=True, timeout=300, check=True,
+        )  # fmt: skip
+        stored.append((folder / "policy_last.safetensors").read_bytes())
+    assert stored[0] == stored[1]

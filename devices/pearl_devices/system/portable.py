@@ -79,6 +79,9 @@ class Portable(HostSystem):
     def chip(self) -> Chip:
         return sysctl.read_chip() if MACOS else super().chip()
 
+    def may_have_gpu(self) -> bool:
+        return False  # CUDA is offered for Linux and Windows alone
+
     def work_for_user(self) -> None:
         if ask := getattr(ctypes.CDLL(None), "pthread_set_qos_class_self_np", None):
             ask(USER_INITIATED, 0)

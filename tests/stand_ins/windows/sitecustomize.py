@@ -36,7 +36,7 @@ for name in UNIX:
 sys.meta_path.insert(0, Finder)
 
 LACKING = {
-    os: "fork register_at_fork eventfd memfd_create pidfd_open sched_getaffinity sched_setaffinity "
+    os: "fork eventfd memfd_create pidfd_open sched_getaffinity sched_setaffinity "
     "killpg setsid getuid geteuid fchmod fchown wait4 set_blocking O_NOFOLLOW O_NONBLOCK O_NOCTTY",
     signal: "SIGHUP SIGALRM SIGCHLD setitimer pthread_kill",
     select: "poll epoll",
@@ -45,6 +45,13 @@ for module, names in LACKING.items():
     for name in names.split():
         delattr(module, name)
 
+
+def register_at_fork(**functions):  # torch asks which system this is, not whether the call exists
+    if sys._getframe(1).f_globals.get("__name__", "").startswith("pearl"):
+        raise AttributeError("module 'os' has no attribute 'register_at_fork'")
+
+
+os.register_at_fork = register_at_fork
 _dll, _opens = ctypes.CDLL, {"open": builtins.open}
 
 
