@@ -35,7 +35,7 @@ FORMATS: Mapping[str, Format] = {
     "plan": Format("schema", (1,), "make it again: pearl plan SPEC --json FILE"),
     "run": Format("schema", (1,), "train it again: pearl train SPEC"),
     "sweep": Format("schema", (1,), "name another folder: pearl sweep SPEC --out DIR"),
-    "checkpoint": Format("format", (2,), "train it again: pearl train SPEC"),
+    "checkpoint": Format("format", (2, 3), "train it again: pearl train SPEC"),
     "policy": Format("format", (1, 2), "train it again: pearl train SPEC"),
     "exported policy": Format("schema", (1,), "export it again: pearl export RUN_DIR FILE"),
     "benchmark result": Format("schema", (1,), "run the benchmark again with --json FILE"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -357,7 +357,6 @@ def load_plan(source: str | Path | Mapping[str, Any], where: str = "plan") -> Pl
         where = str(source)
         source = read_object(Path(source), "`pearl plan --json FILE` writes a plan")
     check_format("plan", source, where)
-    source = _with_present_tasks(source)
     orders = {"order": lambda entries, place: list_of(Entry, entries, place)}
     nested: dict[str, Callable[[Any], Any]] = {
         "bound_value": lambda v: 0.0 if v is None else v,
@@ -384,14 +383,18 @@ def load_plan(source: str | Path | Mapping[str, Any], where: str = "plan") -> Pl
     return replace(plan, bound_value=math.inf) if unproven else plan
 
 
-def _with_present_tasks(source: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a plan's object with the present names of tasks. A certificate is of former names, so
-    the plan is then without it."""
-    parts = {key: source[key] for key in ("tasks", "lanes", "edges", "bottleneck") if key in source}
+def rename_former_tasks(plan: Plan, tasks: Collection[str]) -> Plan:
+    """Return a plan with the present names of tasks, if it names others than the tasks of its
+    graph. A certificate is of former names, so the plan is then without it."""
+    if {t.task for t in plan.tasks} <= set(tasks):
+        return plan
+    source = plan.to_json()
+    parts = {key: source[key] for key in ("tasks", "lanes", "edges", "bottleneck")}
     now = with_present_names(parts)
-    if now == plain(parts):
-        return source
-    return {**source, **now, "certified": "", "certified_bound": None, "certificate": None}
+    if now == parts:
+        return plan
+    bare = {"certified": "", "certified_bound": None, "certificate": None}
+    return replace(load_plan({**source, **now, **bare}), problem=plan.problem)
 
 
 CLOSED: Literal["closed_form"] = "closed_form"

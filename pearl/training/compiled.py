@@ -15,7 +15,7 @@ from pearl.graph.sequential import program_order
 from pearl.graph.task_graph import TaskGraph
 from pearl.planner.stated_plan import check_stated_plan
 from pearl.planning.plan_validation import completions, unfold_replicas
-from pearl.planning.plans import Plan, load_plan
+from pearl.planning.plans import Plan, load_plan, rename_former_tasks
 from pearl.rooms import use_room
 from pearl.runtime.clock import Clock, RealClock, VirtualClock
 from pearl.runtime.protocol import single_lane
@@ -163,6 +163,7 @@ def compile_plan(
     """
     problem = plan.problem
     graph = problem.graph if problem and problem.system is system else build_graph(system)
+    plan = rename_former_tasks(plan, [t.name for t in graph.tasks])
     if check:
         _check_devices(plan, system)
     whole, replicas = unfold_replicas(plan, graph)

@@ -41,7 +41,13 @@ def test_former_names_of_tasks_are_read_and_random_streams_keep_theirs(tmp_path)
     arrays = {"version.param_sync": ARRAYS["a"], "rng.env_step": ARRAYS["key"]}
     progress = {"under_way": {"begin": 3, "inference": 4, "replay_insert": 5}}
     spec = {"algorithm": {"name": "dqn"}, "limits": {"pin": {"update": "gpu"}, "max_lanes": 2}}
-    about = {**ABOUT, "spec": spec, "progress": progress, "environments": {"env_step#1": [1]}}
+    about = {
+        **ABOUT,
+        "format": 2,
+        "spec": spec,
+        "progress": progress,
+        "environments": {"env_step#1": [1]},
+    }
     checkpoint.save(tmp_path / "c", arrays, about)
     stored = checkpoint.load(tmp_path / "c")
     assert stored.places.keys() == {"version.sync", "rng.env_step"}

@@ -232,12 +232,14 @@ def load(path: str | Path) -> CheckpointFile:
     ]
     if wrong:
         raise SpecError(*wrong)
-    places = {_present(name): place for name, place in places.items()}
-    return CheckpointFile(path, _with_present_tasks(about), places)
+    if about["format"] == 2:
+        places = {_present(name): place for name, place in places.items()}
+        about = _with_present_tasks(about)
+    return CheckpointFile(path, about, places)
 
 
 def _with_present_tasks(about: dict[str, Any]) -> dict[str, Any]:
-    """Return a description with the present names of tasks."""
+    """Return a description of format 2 with the present names of tasks."""
     now = dict(about)
     now["environments"] = {present_name(task): e for task, e in about["environments"].items()}
     if "limits" in about["spec"]:
