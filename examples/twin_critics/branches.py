@@ -1,6 +1,6 @@
 """A gradient step with two critics as nine tasks, instead of one task `learn`.
 
-    act1 ──┬──> value1 ──┬──> critic1 ──┬──> climb1 ──┬──> update
+    act1 ──┬──> value1 ──┬──> critic1 ──┬──> climb1 ──┬──> learn
     act2 ──┴──> value2 ──┴──> critic2 ──┴──> climb2 ──┘
 
 act1, act2: the actor's next and present actions, each for half of the rows. value1, value2: values

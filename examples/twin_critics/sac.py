@@ -25,7 +25,7 @@ SLOPES = ("critic1.own", "critic2.own", "critic1.slope", "critic2.slope")
     for i in (1, 2)
 )
 STATE = ("learner.step", "learner.actor", "learner.actor.", "loss.actor")
-UPDATE = record(
+LEARN = record(
     "sac:update",
     ("critic1.td", "critic2.td", "climb1.", "climb2.", "act1.log_prob", "act2.log_prob", "hyper.",
      "act.low", "act.high"),

@@ -23,7 +23,7 @@ SEEN = ("batch.obs", "critic1.own", "critic1.slope", "learner.actor", "act.")
     )
     for i in (1, 2)
 )
-UPDATE = record(
+LEARN = record(
     "branches:update",
     ("critic1.td", "critic2.td", "climb1.", "climb2.", "hyper.", "act.low", "act.high"),
     ("learner.step", "learner.actor", "learner.actor.", "loss.actor"),

@@ -183,7 +183,7 @@ class Watch:
         if status > 0 and status & 127:
             return describe_signal(status & 127), where
         if status >= 0:
-            return f"exit status {status >> 8}", where
+            return f"exit status {status >> 8} (os._exit)", where
         for number in (4, 6, 7, 8, 11):
             if (signal.strsignal(number) or "?").lower() in first.lower():
                 return describe_signal(number), where
