@@ -19,10 +19,11 @@ from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Placement, Plan
 from pearl.planning.problem import Problem
 from pearl.solvers import METHODS
+from pearl.solvers.method_run import GRACE, GRACE_S
 from pearl.solvers.model.method import Search
 from pearl.solvers.model.search_space import search_spaces
 from pearl.solvers.period.symmetry import find_orbits
-from pearl.solvers.solver import GRACE, GRACE_S, default_method, solve_problem
+from pearl.solvers.solver import default_method, solve_problem
 from pearl.solvers.under_draws import Scale, rival_of
 from pearl.time_limit import OutOfTimeError, within
 

@@ -12,7 +12,16 @@ from pearl.solvers.model.method import OBJECTIVES, STEADY, Method
 from pearl_devices.rooms import absence_text, has_room
 from pearl_devices.validation import quote
 
-__all__ = ["METHODS", "certificate", "find_method", "first_use", "robust", "solver", "under_draws"]
+__all__ = [
+    "METHODS",
+    "certificate",
+    "find_method",
+    "first_use",
+    "method_run",
+    "robust",
+    "solver",
+    "under_draws",
+]
 
 METHODS = {
     "milp": Method("pearl.solvers.methods.milp:solve", STEADY),

@@ -4,78 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
-from pearl.errors import InfeasibleError, SpecError
-from pearl.formatting import marked
+from pearl.errors import SpecError
 from pearl.graph.limits import Limits, time_limit_faults
 from pearl.graph.task_graph import TaskGraph
-from pearl.planning.bands import Regret
 from pearl.planning.costs import CostTable, problem_faults
-from pearl.planning.draws import Draws
-from pearl.planning.plan_builder import Proof, build_plan
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.planning.timing import Assignment
 from pearl.rooms import use_room
 from pearl.seeds import checked_seed
 from pearl.solvers import ABSENT_METHODS, METHODS, find_method
-from pearl.solvers.channel_fit import fit_channels
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.garbage import collected_rarely
-from pearl.solvers.incumbents import Incumbents, Listener, ListenerError
-from pearl.solvers.infeasible.iis import add_conflict_set
-from pearl.solvers.known_plan import from_start, or_spare, translate_plan
-from pearl.solvers.methods.relaxation_bounds import cheap_bound, work_bound
-from pearl.solvers.methods.simple_plans import first_plan
-from pearl.solvers.model.bounds import CostBound
-from pearl.solvers.model.method import OBJECTIVES, ROBUST, Search, Solve
-from pearl.solvers.model.result import Candidate, Outcome
-from pearl.solvers.outcome_check import fault_of, fault_of_candidate
-from pearl.solvers.period.tie_breaking import break_ties
-from pearl.time_limit import OutOfTimeError, extended, within
+from pearl.solvers.incumbents import Incumbents, Listener
+from pearl.solvers.method_run import begin, plan_of_result, run
+from pearl.solvers.model.method import OBJECTIVES, ROBUST
+from pearl.time_limit import OutOfTimeError, extended
 from pearl.verification import RefusedError, check_plan
-from pearl_devices.cpu_count import usable_cpu_count
-from pearl_devices.user_imports import error_text
 from pearl_devices.validation import is_whole, quote
-
-FAULTS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
-"""Exceptions that mean a fault in a method's code, not in the machine or the problem."""
-
-GRACE_S, GRACE = 0.05, 0.03
-"""Seconds, and share of the time limit, by which a step of a method may exceed the limit before it
-is stopped."""
-
-CHEAP_S = 0.2
-"""Seconds after the time limit for the cheap bounds, if a method proved nothing."""
-
-ASSEMBLING_S, WIRING_S, PART_S, ASSEMBLING = 4e-5, 2e-5, 1.3e-4, 0.6
-"""Time to build a plan and to check it: seconds per firing, per message of an edge in an iteration,
-and per task or edge, copies counted; the largest share of the time limit. Measured on one core:
-0.33 CPU-seconds for 4,097 firings and 8,192 messages of 3 tasks, 0.88 for a chain of 3,000 tasks,
-1.32 for 400 tasks with 7,643 edges."""
-
-BUILDING_S, MOST_FIRINGS = 1e-4, 25_000
-"""Time to make any plan, in seconds per firing (measured on one core: the expansion, the channels
-and the bands take most), and the largest number of firings for which a plan is made even if the
-time limit is below it. For more firings, such a limit ends the solve at once."""
-
-MANY_FIRINGS = 5_000
-"""Number of firings per iteration from which the spare plan is made before the method begins. For
-fewer firings, the spare plan takes 150 ms and is made after the method, if needed."""
 
 
 def default_method(objective: str) -> str:
@@ -218,97 +167,22 @@ def solve_problem(
     """
     if problems := _faults(problem.objective, method, time_limit_s, seed, workers):
         raise SpecError(*problems)
-    whole, robust = problem, ROBUST.get(problem.objective)
-    if robust:
-        problem = replace(problem, objective="throughput")
-    graph, costs = problem.graph, problem.costs
-    objective, limits = problem.objective, problem.limits
-    seed = checked_seed(seed)
-    name = method or default_method(objective)
-    registered = METHODS[name]
-    compile_searches(problem)
+    robust = ROBUST.get(problem.objective)
+    steady = replace(problem, objective="throughput") if robust else problem
+    name = method or default_method(steady.objective)
+    compile_searches(steady)
     began = time.monotonic()
-    firings = sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)
-    deadline = began + time_limit_s - ending_s(problem, firings, time_limit_s)
-    grace_s = GRACE_S + GRACE * time_limit_s
-    search = Search(
-        deadline, seed, name, workers=workers or usable_cpu_count(), limit_s=time_limit_s
-    )
-    quiet = search
+    search = begin(steady, name, checked_seed(seed), time_limit_s, workers)
+    offer = None
     if on_incumbent is not None and not robust:
-        search = replace(search, offer=Incumbents(problem, name, seed, on_incumbent).offer)
-    if firings > MOST_FIRINGS and BUILDING_S * firings > time_limit_s:
-        raise _no_time(problem, firings, time_limit_s)
-    spare = cache(partial(first_plan, problem))
-    run = partial(or_spare, partial(from_start, registered.load(name)), spare, problem)
-    regret: Regret | None = None
+        offer = Incumbents(steady, name, search.seed, on_incumbent).offer
+    result = run(steady, search, known=known, robust=robust, offer=offer)
+    plan = plan_of_result(result, steady, search, time.monotonic() - began)
+    plan = replace(plan, problem=problem)
     try:
-        if known is not None:
-            search = replace(search, start=translate_plan(known, problem))
-        elif firings > MANY_FIRINGS:
-            spare()
-        with within(deadline + grace_s):
-            if robust:
-                outcome, regret = _least_regret(problem, search, run, robust)
-            else:
-                outcome = run(problem, search)
-        fault = fault_of(outcome)
-        if not fault and not registered.code.startswith("pearl."):
-            fault = fault_of_candidate(outcome.best, problem)
-    except InfeasibleError as error:
-        error = add_conflict_set(error, problem, deadline)
-        simulated = [d.name for d in costs.platform.devices if d.simulated]
-        raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
-    except OutOfTimeError:
-        raise _no_time(problem, firings, time_limit_s) from None
-    except ListenerError as error:
-        raise error.__cause__ or error from None
-    except FAULTS as error:
-        fault = f"it failed with {type(error).__name__}: {error_text(error)}"
-        raise registered.fault_error(name, fault) from error
-    if fault:
-        raise registered.fault_error(name, fault)
-    best, bound = outcome.best, CostBound(outcome.bound, outcome.bound_from)
-    if bound.cost <= 0:  # time ran out before the method proved a bound
-        with (
-            suppress(OutOfTimeError),
-            extended(max(deadline, time.monotonic()) + CHEAP_S + grace_s),
-        ):
-            bound = cheap_bound(problem, best)
-    if bound.cost <= 0:
-        bound = min(work_bound(problem), CostBound(best.cost, "search"))
-    with suppress(OutOfTimeError), within(deadline + grace_s):
-        if objective != "makespan" and not robust:  # draws may need slack that the estimates do not
-            exact = name == "milp" and not outcome.timed_out
-            best = break_ties(best, problem, quiet, run, exact=exact)
-    try:
-        best, channels = fit_channels(best, _others(outcome.best, spare), problem, deadline)
-    except InfeasibleError as error:
-        simulated = [d.name for d in costs.platform.devices if d.simulated]
-        raise InfeasibleError(marked(str(error), simulated), error.conflict) from None
-    proof = Proof(
-        objective=objective,
-        method=name,
-        seed=seed,
-        solve_s=time.monotonic() - began,
-        bound=bound.cost,
-        period_bound_s=bound.cost if objective == "throughput" else best.ordered.bound_s,
-        timed_out=outcome.timed_out,
-        bound_from=bound.source,
-    )
-    plan = build_plan(
-        best.assignment, best.ordered.orders, proof, power_w=limits.power_w, channels=channels
-    )
-    if regret is not None:
-        status = (
-            "optimal" if regret.is_proved else "time_limit" if outcome.timed_out else "feasible"
-        )
-        plan = replace(plan, regret=regret, status=status, gap=regret.gap)  # type: ignore[arg-type]
-    plan = replace(plan, problem=whole, note=_free_weights_note(best.assignment))
-    try:
-        checked = check_plan(plan, problem)
+        checked = check_plan(plan, steady)
     except RefusedError as error:
-        raise registered.fault_error(name, f"its {error}") from error
+        raise find_method(name).fault_error(name, f"its {error}") from error
     if certify or (certify is None and plan.status == "optimal"):
         from pearl.solvers.certificate import QUICK
         from pearl.solvers.certificate import certify as certified
@@ -319,85 +193,3 @@ def solve_problem(
     if on_incumbent is not None:
         on_incumbent(plan)
     return plan
-
-
-def _others(found: Candidate, spare: Callable[[], Candidate | None]) -> Iterator[Candidate]:
-    """Yield the plan before ties were broken, and the spare plan."""
-    yield found
-    with suppress(InfeasibleError, OutOfTimeError):
-        plan = spare()
-        if plan is not None:
-            yield plan
-
-
-def _least_regret(
-    problem: Problem, search: Search, run: Solve, robust: Literal["mean", "worst"]
-) -> tuple[Outcome, Regret]:
-    """Return the outcome and the regret of a robust objective; if time runs out, of the best plan
-    so far.
-
-    Raises:
-        InfeasibleError: no plan is within the limits.
-        OutOfTimeError: no plan was found in time.
-    """
-    from pearl.solvers.robust import DRAWS, least_regret
-
-    draws = Draws(DRAWS, search.seed)
-    try:
-        return least_regret(problem, search, run, robust, draws)
-    except OutOfTimeError:
-        nominal = run(problem, search)
-        with extended(math.inf):
-            return least_regret(
-                problem, replace(search, start=nominal.best), lambda *_: nominal, robust, draws
-            )
-
-
-def ending_s(problem: Problem, firings: int, time_limit_s: float) -> float:
-    """Return the seconds of the time limit reserved to check and build a plan."""
-    graph = problem.graph
-    copies = {t.name: _copies(t.name, problem.limits) for t in graph.tasks}
-    joined = [max(copies[e.src], copies[e.dst]) for e in graph.edges]
-    messages = sum(max(graph.repetition[e.src], graph.repetition[e.dst]) for e in graph.edges)
-    parts = sum(copies.values()) + sum(joined)
-    each_s = ASSEMBLING_S * firings + WIRING_S * messages + PART_S * parts
-    return min(ASSEMBLING * time_limit_s, each_s)
-
-
-def _copies(task: str, limits: Limits) -> int:
-    """Return the number of copies into which a task may be split."""
-    return max(1, limits.replicas.get(task, 1))
-
-
-def _free_weights_note(a: Assignment) -> str:
-    """Return a warning if a plan moves weights to another device at no cost, else an empty text.
-
-    The cost is missing if the weights' bytes are on the edge from a sender to a reader on the same
-    device, and the edge into the sender comes from another device and has no bytes.
-    """
-    edges = a.expansion.graph.edges
-    for out in edges:
-        here = a.device_of(out.src)
-        if out.limit != "policy_lag" or not out.bytes or a.device_of(out.dst) != here:
-            continue
-        for into in (e for e in edges if e.dst == out.src and e.src != out.src):
-            if not into.bytes and a.device_of(into.src) != here:
-                return (
-                    f"weights move at no cost: {out.src} and {out.dst} run on {here}, and the edge "
-                    f"{into.src} → {out.src} from {a.device_of(into.src)} has no bytes; give that "
-                    f"edge the {out.bytes:.3g} bytes, or keep {out.src} with {into.src} "
-                    "(Task.group, limits.together)"
-                )
-    return ""
-
-
-def _no_time(problem: Problem, firings: int, time_limit_s: float) -> InfeasibleError:
-    least, name = work_bound(problem).cost, problem.graph.name
-    unit = "J an iteration" if problem.objective == "power_efficiency" else "s"
-    needed = max(2 * time_limit_s, BUILDING_S * firings)
-    return InfeasibleError(
-        f"no plan of graph {name!r} within the limits was found in {time_limit_s:g} s, and none is "
-        f"excluded; by the work of its tasks, every plan takes at least {least:.6g} {unit}: give "
-        f"more time (time_limit_s, `pearl plan --time-limit`), such as {needed:.3g} s, relax a "
-        f"limit, or use rates with fewer than the present {firings:,} firings per iteration"
-    )

@@ -19,7 +19,7 @@ from pearl.planner.planner import pareto
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import Plan
 from pearl.planning.problem import Problem
-from pearl.solvers import METHODS, solver
+from pearl.solvers import METHODS, method_run
 from pearl.solvers.infeasible import iis
 from pearl.solvers.makespan import cpsat
 from pearl.solvers.model.method import OBJECTIVES
@@ -145,7 +145,7 @@ def test_a_method_out_of_time_does_not_say_that_there_is_no_plan(
 ) -> None:
     """Where the plan that needs no search breaks a limit. The time ends in the method or before the
     method begins; each case has its sentence."""
-    monkeypatch.setattr(solver, "first_plan", lambda _: None)
+    monkeypatch.setattr(method_run, "first_plan", lambda _: None)
     names = [f"t{i}" for i in range(7)]
     limits = Limits(period_s=8.0, max_lanes=2)
     unproved = "did not prove that there is none|none is excluded"

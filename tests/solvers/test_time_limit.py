@@ -16,7 +16,7 @@ from pearl.graph.task_graph import Edge, Task, TaskGraph
 from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
-from pearl.solvers import METHODS, solver
+from pearl.solvers import METHODS, method_run
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.large.load_annealing import Annealing
 from pearl.solvers.large.starts import greedy
@@ -82,7 +82,7 @@ def test_the_time_limit_holds_for_graphs_of_many_firings(method, objective, make
 
 def test_what_has_no_time_says_how_large_the_graph_is_and_the_way_out(monkeypatch):
     """Limits forbid the plan that needs no search, and there is no time to search."""
-    monkeypatch.setattr(solver, "first_plan", lambda _: None)
+    monkeypatch.setattr(method_run, "first_plan", lambda _: None)
     graph = one_to_many()
     with pytest.raises(InfeasibleError) as error:
         solve(graph, table(graph), time_limit_s=1e-6)
