@@ -11,6 +11,9 @@ from pearl_devices.system import explain_no_processes, host_system
 from pearl_estimators import Estimate
 from pearl_estimators.host.calibrator import is_calibrated
 
+MARKED_VARIANTS = {"torch": "torch", "bfloat16": "bf16"}
+"""Figure of a device that is 0 where variants cannot run → the part of their names."""
+
 
 def allowed_variants(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
@@ -61,8 +64,13 @@ def exclusion_reason(tasks: tuple[str, ...], kernel: Kernel, device: Device, lim
     if is_excluded(tasks, device, limits):
         return "kept off by the limits"
     ways = ", ".join(dict(offers(kernel, device)))
-    absent = [device.sources[f] for f, value in device.figures.items() if not value]
-    if not host_system.PROCESSES and any(PROCESSES in limits.variants.get(t, ()) for t in tasks):
+    named = [v for t in tasks for v in limits.variants.get(t, ())]
+    absent = [
+        device.sources.get(figure, f"{figure} = 0")
+        for figure, part in MARKED_VARIANTS.items()
+        if device.figures.get(figure) == 0 and any(part in v for v in named)
+    ]
+    if not host_system.PROCESSES and PROCESSES in named:
         absent.append(explain_no_processes())
     why = f" ({'; '.join(absent)})" if absent else ""
     return refusal_reason(kernel, device) or f"offers {ways}; the limits leave none{why}"

@@ -11,6 +11,8 @@ import pytest
 import pearl
 from pearl.algorithms.networks import own_networks
 from pearl.errors import SpecError
+from pearl.graph.limits import Limits
+from pearl.planning.variants import exclusion_reason
 from pearl_devices import backend
 from pearl_devices.discover import cpu
 from pearl_estimators.host.probe import probe
@@ -71,3 +73,11 @@ def test_what_needs_torch_names_it_and_the_way_out(no_torch: None):
         probe()
     with pytest.raises(pearl.InfeasibleError, match=r"leave none \(.*torch is not installed\)"):
         pearl.plan(pearl.load("dqn_cartpole", set={"limits.variants.learn": ["torch"]}))
+
+
+@pytest.mark.parametrize(("variant", "named"), [("torch-bf16", True), ("cuda", False)])
+def test_a_refusal_tells_what_a_cpu_lacks_only_where_a_named_variant_needs_it(variant, named):
+    lack = "the CPU has no instructions for bfloat16"
+    host = replace(cpu(), figures={"bfloat16": 0.0}, sources={"bfloat16": lack})
+    learn = Limits(variants={"learn": (variant,)})
+    assert (lack in exclusion_reason(("learn",), dqn_kernels()[4], host, learn)) == named

@@ -105,7 +105,7 @@ def monitor(monkeypatch):
 
     engine.process = process
     recovery = worker_monitor.recovery
-    monkeypatch.setattr(recovery, "restart_obstacle", lambda protocol, number: engine.obstacle)
+    monkeypatch.setattr(recovery, "restart_obstacle", lambda context, number: engine.obstacle)
     monkeypatch.setattr(recovery, "rebuild_counts", lambda *given: engine.lost)
     clock = SimpleNamespace(monotonic=lambda: engine.now)
     monkeypatch.setattr(worker_monitor, "time", clock)

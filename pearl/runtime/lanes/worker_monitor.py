@@ -109,9 +109,7 @@ class WorkerMonitor:
         """Restart a lane whose process has died, from its first incomplete firing; or lanes of
         another host, from the last pause."""
         context, engine = self._engine.context, self._engine
-        obstacle = (
-            None if worker.restartable else recovery.restart_obstacle(context.protocol, number)
-        )
+        obstacle = None if worker.restartable else recovery.restart_obstacle(context, number)
         if obstacle:
             raise LaneError(f"{death}; the lane cannot be restarted: {obstacle}")
         at = engine.counts_of(number)

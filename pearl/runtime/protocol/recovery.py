@@ -49,14 +49,19 @@ class StartCounts:
         return cls(fired, {n: tuple(int(v) for v in arrays[n]) for n in names})
 
 
-def restart_obstacle(protocol: ExecutionSchedule, number: int) -> str | None:
-    """Describe why a lane cannot be restarted in another process; None if it can."""
+def restart_obstacle(context: RunContext, number: int) -> str | None:
+    """Describe why a lane cannot be restarted in another process; None if it can.
+
+    A call on a CPU is complete when it returns, also where the plan shows its result to other lanes
+    later (`handoff_s`).
+    """
+    protocol = context.protocol
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
     for firing in protocol.lanes[number].firings:
         for task in firing.tasks:
             kernel = protocol.graph.task(task).kernel
             kind = kind_of(kernel)
-            if firing.asynchronous:
+            if firing.asynchronous and context.jobs[task].device_kind != "cpu":
                 return f"several firings of {task} may have been under way"
             if not kind.repeatable or len(firing.tasks) > 1:
                 return f"{'+'.join(firing.tasks)} may be half done, and cannot be done twice"
