@@ -24,8 +24,8 @@ RESIZED = 40
 (assumed)."""
 
 ROWS = 70
-"""Of 100 of those moves, the first that moves a row of a lane's classes, and then the others of
-that lane (assumed). Fewer classes would not do: two groups leave a lane as wide as its pool."""
+"""Of 100 of those moves, the first of those that take a row of a lane's classes to one lane and its
+other classes to another. No other move leads from a group as wide as its pool to two (assumed)."""
 
 CLASH = 0.01
 """Share by which a pair of classes that must not share a lane raises the value at first; at the end
