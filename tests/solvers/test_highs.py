@@ -211,6 +211,30 @@ def test_ctrl_c_amid_a_solve_is_heard():
         assert process.stderr.read() == ""
 
 
+AT_EXIT = """
+import sys, time
+import numpy as np
+from scipy.sparse import random
+from pearl.solvers.model import highs
+
+highs.GRACE_S, highs.ENDING_S = 0.0, float(sys.argv[1])
+n, until = 8_000, time.monotonic() + 0.01
+rows, zeros, ones = random(n, n, 0.004, format="csr", random_state=1), np.zeros(n), np.ones(n)
+box = zeros, ones, zeros, ones
+p = highs.LinearProgram(rows, -ones, *box, ones.astype(np.int32), until, 1e-6, "choose")
+print(highs.solve(p), len(highs._going), flush=True)
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("ending_s", [0.0, LONG_S])
+def test_a_process_that_ends_amid_presolve_keeps_its_exit_status(ending_s):
+    """C++ aborts a process whose interpreter unwinds a thread at its end."""
+    with running(AT_EXIT, str(ending_s), stderr=subprocess.PIPE) as process:
+        assert process.communicate() == ("None 1\n", "")
+        assert process.returncode == 3
+
+
 def test_the_solvers_are_there_without_scipy_and_a_plan_without_its_optimisers():
     code = (
         "import sys, pearl.solvers\nprint('scipy' in sys.modules)\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.solver.loops import feedbacks, nested, pipeline, ring, small_cycles
-from benchmarks.solver.placement import tight
+from benchmarks.solver.placement import annealed_s, long, tight
 from examples.llm_placement import read
 from pearl.errors import InfeasibleError
 from pearl.graph.cycle_ratio import howard
@@ -171,3 +171,14 @@ def test_plans_of_many_rates_are_lists():
         if several > 8:
             return
     pytest.fail(f"only {several} searches found a plan")
+
+
+@pytest.mark.parametrize("seed", [7, 8])
+def test_a_short_search_cuts_a_group_as_wide_as_its_pool(seed):
+    """Two groups of half of the pool are best. No group fits beside one that holds all of it."""
+    loop = read(long(seed))
+    problem = Problem(loop["graph"], loop["costs"], loop["limits"])
+    (space,) = search_spaces(problem)
+    search = LoopSearch(space, 0, problem)
+    search.run(0.4)
+    assert search.best.period_s <= annealed_s(long(seed)) / 0.99

@@ -23,6 +23,10 @@ RESIZED = 40
 """Of 100 moves, those of all classes of a lane, if a device has lanes of several widths
 (assumed)."""
 
+ROWS = 70
+"""Of 100 of those moves, the first of those that take a row of a lane's classes to one lane and its
+other classes to another. No other move leads from a group as wide as its pool to two (assumed)."""
+
 CLASH = 0.01
 """Share by which a pair of classes that must not share a lane raises the value at first; at the end
 it doubles the value (assumed)."""
@@ -53,10 +57,15 @@ def _move(t, place, random, moved, before):
     c = random_below(random, items)
     kind = random_below(random, 100)
     if t.pooled and random_below(random, 100) < RESIZED:
-        count = _resize(t, place, place[c], random, moved, before, 0)
+        home, first, last = place[c], 0, items - 1
+        if kind >= ROWS:
+            other = random_below(random, items)
+            first, last = min(c, other), max(c, other)
+        count = _resize(t, place, home, first, last, random, moved, before, 0)
         if kind < 50:
-            other = place[random_below(random, items)]
-            count = _resize(t, place, other, random, moved, before, count)
+            home = place[random_below(random, items)]
+        if kind < 50 or kind >= ROWS:
+            count = _resize(t, place, home, 0, items - 1, random, moved, before, count)
         return count
     lane = random_below(random, lanes)
     degree = t.near_first[c + 1] - t.near_first[c]
@@ -92,14 +101,24 @@ def _move(t, place, random, moved, before):
 
 
 @_native
-def _resize(t, place, home, random, moved, before, count):
-    """Move all classes of a lane to a lane of about its width, or to any lane."""
+def _resize(t, place, home, first, last, random, moved, before, count):
+    """Move the classes from `first` to `last` of a lane to a lane of its width or the next, or to
+    any lane."""
     lanes = len(t.device)
     lane = random_below(random, lanes)
     if random_below(random, 3) > 0:
-        span = t.most[t.device[home]]
-        lane = (home + lanes + random_below(random, 4 * span + 1) - 2 * span) % lanes
-    for c in range(len(place)):
+        low, step = home, random_below(random, 3) - 1
+        for _ in range(lanes if step != 0 else 0):
+            if t.width[low] != t.width[home]:
+                break
+            low = (low + lanes + step) % lanes
+        high = low
+        while low > 0 and t.width[low - 1] == t.width[high]:
+            low -= 1
+        while high < lanes - 1 and t.width[high + 1] == t.width[low]:
+            high += 1
+        lane = low + random_below(random, high - low + 1)
+    for c in range(first, last + 1):
         if place[c] == home:
             count = _put(place, c, lane, moved, before, count)
     return count
