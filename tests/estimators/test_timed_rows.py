@@ -16,6 +16,7 @@ from pearl_estimators import Estimate, estimate
 from pearl_estimators.host import timed_rows, user_code_timing
 from pearl_estimators.host.calibrator import without_timing
 from pearl_estimators.host.timed_rows import describe_job, find_row, stored_rows
+from tests.calibrations import time_briefly
 
 pytestmark = pytest.mark.usefixtures("nothing_is_timed")
 
@@ -56,8 +57,9 @@ def test_a_network_is_timed_once_and_its_other_sizes_follow_the_data_sheet() -> 
         other = told(update(batch=256))
     assert timed == again
     assert (timed.rung, other.rung) == ("measured", "probed")
-    (row,) = find_row(((update(),), "torch")) or ()
-    assert timed.latency_s == row[0]
+    rows = find_row(((update(),), "torch"))
+    assert rows is not None
+    assert timed.latency_s == rows[0][0]
     assert timed.low_s <= timed.latency_s / 1.3 < timed.latency_s * 1.3 <= timed.high_s
     assert len(stored_rows()) == 1
     assert other.latency_s > timed.latency_s
@@ -101,12 +103,11 @@ def test_the_key_of_a_row_changes_with_the_file_that_the_kernel_names(
 
 
 def test_one_process_times_the_user_code_of_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    run = user_code_timing.run_in_child
+    asked: list[list[str]] = []
 
     def child(task: str, seconds: float, **options: Any) -> Any:
         asked.append([row["kernels"][0]["kind"] for row in options["request"]["jobs"]])
-        return run(task, seconds, **options)
+        return time_briefly(task, seconds, **options)
 
     monkeypatch.setattr(user_code_timing, "run_in_child", child)
     network = {"network": "examples.catch_image:cnn", "env": "examples.catch_image:Catch"}
