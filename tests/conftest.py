@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from pearl_devices import compile_target
 from pearl_devices.cache_folder import cache_folder
-from pearl_estimators.host import user_code_timing
+from pearl_estimators.host import timed_rows, user_code_timing
 from tests import calibrations
 from tests.ray_cluster import Cluster, entered, raylets
 
@@ -87,9 +87,16 @@ def nothing_is_passed_over() -> Iterator[None]:
 def user_code_in_a_process() -> Iterator[None]:
     """Within a test that asks for this fixture, user code is timed in a process of its own, as for
     users."""
-    user_code_timing._timed.cache_clear()
+    forget_user_code()
     yield
-    user_code_timing._timed.cache_clear()
+    forget_user_code()
+
+
+def forget_user_code() -> None:
+    timed_rows.path().unlink(missing_ok=True)
+    timed_rows.unstored.clear()
+    user_code_timing._failed.clear()
+    user_code_timing._spent_s[0] = 0.0
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ PARTS = {
     "learned": "shipped specs before and after a run of each",
     "actors": "one, two and four actors on this host",
     "waiting": "environments that wait, in turn and as planned",
+    "own": "whole runs of networks and algorithms of users",
     "products": "products of dense layers by our tiles, OpenBLAS and torch",
 }
 """Part → its subject."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pearl_estimators.host.run_corrections import KernelShare
 
 UNTIMED = "not timed on this host yet"
-OWN_NETWORK = "a calibration times no user-defined network"
 
 TIMED = ("calibrated", "measured")
 """Estimate levels that rest on timings of this host."""
@@ -144,15 +143,17 @@ def _estimate_alone(kernel: Kernel, device: Device, variant: str, width: int) ->
         if way != variant and (few := known.find(kernel, way)):
             told = estimate_from(few, known, kernel, way, host)
             return scale_threads(told, kernel, device, way, variant)
+        kind = kind_of(kernel)
+        if kernel.modules or kind.assumed:
+            from pearl_estimators.host.user_code_timing import estimate_network
+
+            return estimate_network(kernel, device, variant, width)
         if is_untimed(known, kernel, variant):
             guess = cpu_datasheet(kernel, device, variant, width)
-            reason = OWN_NETWORK if kernel.modules else UNTIMED
-            return replace(guess, source=f"{guess.source}; {reason}")
-        structure = kind_of(kernel).structure
-        if structure == "environment":
+            return replace(guess, source=f"{guess.source}; {UNTIMED}")
+        if kind.structure == "environment":
             return _own_environment(kernel, device, variant)
-        timed = structure in ("own", "sweep", "average")
-        if timed or (structure == "shared" and not kernel.modules):
+        if kind.structure in ("own", "sweep", "average", "shared"):
             from pearl_estimators.host.user_code_timing import time_user_kernel
 
             return time_user_kernel(kernel, variant)

@@ -1,11 +1,11 @@
 """Cached plans, so that a spec that is trained again is not planned again.
 
 The key of a plan is a digest of its inputs: graph, platform, limits and objective of the spec, the
-calibrations of this host and its GPUs, the groups that are skipped for now, and the sources. Keys
-of a spec that no plan depends on, such as `train.steps`, do not count. A plan is not cached if it
-has times of user code, which is timed once per process, if its search was cut short, or if its
-times are to be measured again. A cached plan carries a digest of itself: this version wrote it for
-this very problem, so it is not checked again.
+calibrations of this host and its GPUs, the stored times of its user code, the groups that are
+skipped for now, and the sources. Keys of a spec that no plan depends on, such as `train.steps`, do
+not count. A plan is not cached if some of its user code is not timed, if its search was cut short,
+or if its times are to be measured again. A cached plan carries a digest of itself: this version
+wrote it for this very problem, so it is not checked again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pearl.errors import SpecError
 from pearl.files import write_atomically
 from pearl.json_files import read_object
 from pearl.planner.planner import plan_graph, skipping_timing_if_busy, with_lanes
+from pearl.planning.estimated_costs import list_user_code
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
 from pearl_devices import BACKENDS
@@ -34,6 +35,7 @@ from pearl_devices.cache_folder import cache_folder, doubts
 from pearl_estimators.host import calibrator
 from pearl_estimators.host.calibration import versions
 from pearl_estimators.host.calibrator import MEASURED_BY
+from pearl_estimators.host.timed_rows import describe_job, stored_rows
 
 SCHEMA = 2
 KEPT = 64
@@ -87,8 +89,6 @@ def cache_plan(problem: Problem, plan: Plan) -> None:
     solved, file = plan.problem, _file(problem)
     if solved is None or file is None or plan.status == "time_limit":
         return
-    if any(mode.estimate.rung == "measured" for mode in solved.costs.modes):
-        return
     if calibrator.needs_retiming(problem.graph.kernels):
         return
     stored = _entry(file, plan.to_json(), solved.limits.max_lanes)
@@ -120,6 +120,7 @@ def _file(problem: Problem) -> Path | None:
     if any(device.host in MEASURED_BY for device in platform.devices):  # other hosts' calibrations
         return None
     folder = cache_folder()
+    user_code = list_user_code(problem.graph, platform, system.limits)
     try:
         inputs = {
             "graph": _plain(problem.graph),
@@ -128,6 +129,7 @@ def _file(problem: Problem) -> Path | None:
             "objective": system.objective,
             "evaluations": [system.train.evaluate_every, system.train.evaluate_in],
             "threads": system.train.lanes == "threads",
+            "user code": [stored_rows()[describe_job(job)["key"]] for job in user_code],
             "passed": sorted(calibrator.skipped_groups().items()),
             "calibrations": {
                 f.name: _digest(f.read_bytes()) for f in sorted(folder.glob("*.json"))
@@ -136,7 +138,7 @@ def _file(problem: Problem) -> Path | None:
             "python": sys.version,
             "sources": digest_sources(),
         }
-    except (TypeError, OSError):
+    except (TypeError, OSError, KeyError):  # KeyError: some user code is not timed
         return None
     return folder / "plans" / f"{_digest(json.dumps(inputs).encode())}.json"
 

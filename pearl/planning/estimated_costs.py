@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import itemgetter
 from types import MappingProxyType
 
 from pearl.errors import InfeasibleError, SpecError
@@ -17,11 +18,14 @@ from pearl.planning.variants import (
     drop_useless_widths,
     exclusion_reason,
     is_excluded,
+    list_offers,
 )
 from pearl_devices import Kernel, Platform
-from pearl_devices.base import OPT_IN_VARIANTS, WIDE
+from pearl_devices.base import OPT_IN_VARIANTS, PROCESSES, WIDE
 from pearl_devices.hosts import find_equivalents
+from pearl_devices.kernels import kind_of
 from pearl_estimators import Estimate, estimate
+from pearl_estimators.cpu import split_into_leaves
 from pearl_estimators.host.calibrator import (
     calibration,
     comparable_variants,
@@ -29,6 +33,8 @@ from pearl_estimators.host.calibrator import (
     is_calibrated_here,
 )
 from pearl_estimators.host.interference import Shares, share_name, side
+from pearl_estimators.host.timed_rows import Job
+from pearl_estimators.host.user_code_timing import list_jobs, time_jobs
 from pearl_estimators.sealed_files import CalibrationError
 
 LEARNS = "learn"
@@ -57,14 +63,8 @@ def build_cost_table(
 
 def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> CostTable:
     modes: list[Mode] = []
-    jobs: list[tuple[tuple[str, ...], Kernel, int | None]] = [
-        ((t.name,), t.kernel, None) for t in graph.tasks
-    ]
-    jobs += [(f.tasks, f.kernel, None) for f in graph.fusions]
-    wanted = {(t, n) for s in enumerate_splits(graph, limits) for t in s.tasks for n in s.shares}
-    for name, n in sorted(wanted):
-        task = graph.task(name)
-        jobs.append(((name,), resize_kernel(task.kernel, n, task.environments), n))
+    jobs = _list_calls(graph, limits)
+    time_jobs(list_user_code(graph, platform, limits))
     calibrations = {
         device.name: calibration(device, [kernel for _, kernel, _ in jobs])  # all kernels at once
         for device in platform.devices
@@ -117,6 +117,41 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
             )
         modes += modes_found
     return CostTable(platform, tuple(modes))
+
+
+def _list_calls(
+    graph: TaskGraph, limits: Limits
+) -> list[tuple[tuple[str, ...], Kernel, int | None]]:
+    """The calls that a plan may have: tasks, kernel, and the environments of a share."""
+    calls: list[tuple[tuple[str, ...], Kernel, int | None]] = [
+        ((t.name,), t.kernel, None) for t in graph.tasks
+    ]
+    calls += [(f.tasks, f.kernel, None) for f in graph.fusions]
+    wanted = {(t, n) for s in enumerate_splits(graph, limits) for t in s.tasks for n in s.shares}
+    for name, n in sorted(wanted):
+        task = graph.task(name)
+        calls.append(((name,), resize_kernel(task.kernel, n, task.environments), n))
+    return calls
+
+
+def list_user_code(graph: TaskGraph, platform: Platform, limits: Limits) -> list[Job]:
+    """Return what a cost table needs to know of user code: environments and kernels first, then
+    networks and algorithms by their work in an iteration.
+
+    Environments in processes are timed only if they wait, so they are not in the list.
+    """
+    weights: list[tuple[float, Job]] = []
+    for device in filter(is_calibrated, platform.devices):
+        for tasks, kernel, _ in _list_calls(graph, limits):
+            for variant, width in list_offers(tasks, kernel, device, limits):
+                if variant == PROCESSES:
+                    continue
+                firings = 1.0 if len(tasks) > 1 else graph.repetition[tasks[0]]
+                for k, v, _, n in split_into_leaves(kernel, device, variant, width, firings):
+                    optional = bool(k.modules) or kind_of(k).assumed
+                    weights += [(n * k.flops if optional else math.inf, j) for j in list_jobs(k, v)]
+    weights.sort(key=itemgetter(0), reverse=True)
+    return [job for _, job in weights]
 
 
 def add_lane_overhead(

@@ -24,7 +24,7 @@ def allowed_variants(
     to wait: computing environments would need cores that a plan gives to other tasks. On another
     host, they are assumed to wait as long as on the local host, where they are timed.
     """
-    offered = _list_offers(tasks, kernel, device, limits)
+    offered = list_offers(tasks, kernel, device, limits)
     if PROCESSES not in dict(offered) or any(t in limits.variants for t in tasks):
         return offered
     if is_calibrated(device) and IN_TURN in dict(offered):
@@ -35,9 +35,11 @@ def allowed_variants(
     return [(v, width) for v, width in offered if v != PROCESSES]
 
 
-def _list_offers(
+def list_offers(
     tasks: tuple[str, ...], kernel: Kernel, device: Device, limits: Limits
 ) -> list[tuple[str, int]]:
+    """Return a device's offers for a call of tasks within the limits, environments in processes
+    included."""
     threads = device.width_unit == "cores" and not device.simulated
     allowed = []
     for variant, width in offers(kernel, device):

@@ -1,36 +1,62 @@
-"""Timing of user-defined environments and kernels, which no calibration has: once a process."""
+"""Timing of user code, which no calibration has: environments, kernels, networks and algorithms.
+
+A process of its own times what a command needs, and the store (`timed_rows`) keeps it.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import lru_cache
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
-from pearl_devices import Kernel, UnsupportedError
+from pearl_devices import Device, Kernel, UnsupportedError
 from pearl_devices.base import IN_TURN, PROCESSES, Call
 from pearl_devices.kernels import kind_of
+from pearl_estimators.cpu_datasheet import cpu_datasheet
 from pearl_estimators.estimates import Estimate
-from pearl_estimators.host.benchmark_kernels import CORES
+from pearl_estimators.host.benchmark_kernels import CORES, GROUPS, group, timed_variant
 from pearl_estimators.host.calibration import MeasuringDiedError, MeasuringTimeoutError
 from pearl_estimators.host.child_process import run_in_child
+from pearl_estimators.host.linear_fit import family
+from pearl_estimators.host.timed_rows import (
+    Job,
+    Seconds,
+    append_row,
+    build_kernel,
+    describe_job,
+    find_others,
+    find_row,
+    path,
+    stored_rows,
+    unstored,
+)
 from pearl_estimators.host.timer import alone_s, time_call
 from pearl_estimators.sealed_files import CalibrationError
 
 COUNTS = (1, 4)
 """Numbers of environments that are timed in a call. Their difference gives the cost of one more."""
-EACH_S, ROUNDS, TIMEOUT_S = 0.1, 3, 60.0
+EACH_S, ROUNDS, TIMEOUT_S = 0.05, 3, 60.0
 """Seconds of timing a kernel in a round; rounds; limit of the process in seconds.
 
-The rounds alternate between the kernels, and the fastest counts, so that a burst of other load
-falls into one round only."""
+The rounds alternate between the kernels of a job, and the fastest counts, so that a burst of other
+load falls into one round only."""
+LONG_S = 0.3
+"""A call of a network or an algorithm that takes longer is timed once."""
+BUDGET_S = 10.0
+"""CPU seconds that a command spends on timing networks and algorithms, at most about."""
+BAND, OCTAVE = 1.3, 0.1
+"""Least factor of a band, and how much each doubling of the time adds to a scaled one. Assumed: the
+spread of one timing is narrower than the difference between two runs."""
 NAMED_S = 30.0
 """Seconds without an answer after which a timing is named."""
 ACTIONS = 64
@@ -52,10 +78,6 @@ def limiting_steps(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         _step_limit_s.reset(before)
-
-
-Seconds = tuple[float, float, float, float]
-"""Median, fastest, slowest, and the CPU seconds of this process in the quickest round."""
 
 
 def time_user_env(kernel: Kernel, variant: str) -> Estimate:
@@ -109,9 +131,13 @@ def gains_by_processes(kernel: Kernel) -> bool:
 
 def _time_counts(kernel: Kernel, variant: str) -> list[Seconds]:
     """Timings of a call with each of COUNTS environments."""
+    kernels, _ = _count_job(kernel, variant)
+    return _timings(*kernels, variant=variant)
+
+
+def _count_job(kernel: Kernel, variant: str) -> Job:
     bare = replace(kernel, flops=0.0, bytes_in=0.0, bytes_out=0.0, resident_bytes=0.0)
-    sized = (replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS)
-    return _timings(*sized, variant=variant)
+    return tuple(replace(bare, dims={**kernel.dims, "envs": n}) for n in COUNTS), variant
 
 
 def time_user_kernel(kernel: Kernel, variant: str) -> Estimate:
@@ -126,14 +152,77 @@ def time_user_kernel(kernel: Kernel, variant: str) -> Estimate:
     return _estimate(seconds, f"{kernel.kind} timed on this host")
 
 
+def is_user_code(kernel: Kernel) -> bool:
+    """Return whether no calibration and no count of the data sheet serves a kernel, because it runs
+    code of the user."""
+    kind = kind_of(kernel)
+    if kind.structure == "environment":
+        return group(family(kernel)) not in GROUPS
+    return _has_network(kernel) or kind.structure in ("own", "sweep", "average", "shared")
+
+
+def _has_network(kernel: Kernel) -> bool:
+    """Whether a kernel computes with a user-defined network or a user-defined loss."""
+    return bool(kernel.modules) or kind_of(kernel).assumed
+
+
+def list_jobs(kernel: Kernel, variant: str) -> list[Job]:
+    """Return the jobs whose timings give the time of a call; empty if it runs no user code."""
+    if not is_user_code(kernel):
+        return []
+    if kind_of(kernel).structure == "environment":
+        return [_count_job(kernel, variant)]
+    return [((kernel,), _timed_as(kernel, variant))]
+
+
+def _timed_as(kernel: Kernel, variant: str) -> str:
+    """The variant that is timed: `torch` for several threads, which need as many free cores."""
+    return "torch" if timed_variant(variant) != variant or variant == "torch-2" else variant
+
+
+def estimate_network(kernel: Kernel, device: Device, variant: str, width: int) -> Estimate:
+    """Estimate a call with a user-defined network or loss: timed, scaled from the nearest timed
+    size of the same code, or the data sheet and why it is not timed."""
+    way = _timed_as(kernel, variant)
+    job = (kernel,), way
+    sheet = cpu_datasheet(kernel, device, variant, width)
+    if row := find_row(job):
+        if way == variant:
+            return _estimate(row[0], "timed on this host")
+        near = [(kernel, row[0])]
+    else:
+        near = list(find_others(job))
+    if not near:
+        time_jobs([job])
+        if find_row(job):
+            return estimate_network(kernel, device, variant, width)
+        why = _failed[describe_job(job)["key"]]
+        return replace(sheet, source=f"{sheet.source}; not timed: {why}")
+    ratios = [sheet.latency_s / cpu_datasheet(k, device, way, 1).latency_s for k, _ in near]
+    octaves, by, seconds = min(
+        (abs(math.log2(ratio)), ratio, timed[0])
+        for ratio, (_, timed) in zip(ratios, near, strict=True)
+    )
+    latency_s, band = by * seconds, BAND + OCTAVE * octaves
+    return replace(
+        sheet,
+        latency_s=latency_s,
+        occupancy_s=latency_s,
+        low_s=latency_s / band,
+        high_s=latency_s * band,
+        rung="probed",
+        source=f"{by:.3g} x the nearest timed size, by the ratio of the data sheet; band assumed",
+    )
+
+
 def _estimate(seconds: Sequence[float], source: str) -> Estimate:
     return Estimate(
         seconds[0],
-        low_s=max(0.0, min(seconds[0], seconds[1])),  # a block by `alone_s` may be below 0
-        high_s=max(seconds[0], seconds[2]),
+        low_s=max(0.0, min(seconds[0] / BAND, seconds[1])),  # a block by `alone_s` may be below 0
+        high_s=max(seconds[0] * BAND, seconds[2]),
         rung="measured",
         bound_by="overhead",
-        source=source,
+        source=f"{source}; band at least ×/÷ {BAND:g}, assumed",
     )
 
 
@@ -144,45 +233,92 @@ def _timings(*kernels: Kernel, variant: str) -> list[Seconds]:
     return timings
 
 
-@lru_cache(maxsize=64)
 def _timed(kernels: tuple[Kernel, ...], variant: str) -> list[Seconds] | str:
-    """A timing of each kernel, or the reason for having none. A failure is not tried again."""
-    rows = [
-        {"kind": k.kind, "sizes": dict(k.dims), "program": k.program, "args": dict(k.args)}
-        for k in kernels
-    ]
+    """A timing of each kernel, or the reason for having none."""
+    job = kernels, variant
+    time_jobs([job])
+    return find_row(job) or _failed[describe_job(job)["key"]]
+
+
+_failed: dict[str, str] = {}
+"""Key of a job → why it is not timed. This process does not try again."""
+_spent_s = [0.0]
+"""CPU seconds of all processes that have timed networks and algorithms for this one."""
+
+
+def time_jobs(jobs: Iterable[Job]) -> None:
+    """Time the jobs that the store lacks, in their order, in one child process.
+
+    If user code ends the process, another one times the rest. Networks and algorithms are timed
+    until BUDGET_S is spent.
+    """
+    described = {row["key"]: (job, row) for job in jobs if (row := describe_job(job))}
+    while True:
+        known = {*stored_rows(), *_failed}
+        left = {key: each for key, each in described.items() if key not in known}
+        optional = [key for key, (job, _) in left.items() if _has_network(job[0][0])]
+        if _spent_s[0] >= BUDGET_S:
+            _failed.update(dict.fromkeys(optional, f"the budget of {BUDGET_S:g} s was spent"))
+            left = {key: each for key, each in left.items() if key not in optional}
+        if not left:
+            return
+        _time_in_child(left, optional)
+
+
+def _time_in_child(left: Mapping[str, tuple[Job, dict[str, Any]]], optional: list[str]) -> None:
+    """Time these jobs in a child process until it ends; it stores what it has timed."""
     limit_s = _step_limit_s.get()
-    request = {"kernels": rows, "variant": variant, "step_limit_s": limit_s}
-    what = _describe(kernels[0])
+    request = {
+        "jobs": [row for _, row in left.values()],
+        "optional": optional,
+        "budget_s": BUDGET_S - _spent_s[0],
+        "file": str(path()),
+        "step_limit_s": limit_s,
+    }
     steps = f", each step for at most {limit_s:g} s" if limit_s else ""
-    LOG.info("timing %s, in a process of its own, for at most %.0f s%s", what, TIMEOUT_S, steps)
-    late = threading.Timer(
-        NAMED_S,
-        LOG.warning,
-        (
-            "timing %s has not answered for %.0f s; after %.0f s it is ended, and the plan "
-            "assumes a time",
-            *(what, NAMED_S, TIMEOUT_S),
-        ),
-    )
+    named = ", ".join(dict.fromkeys(_describe(job[0][0]) for job, _ in left.values()))
+    LOG.info("timing %s, in a process of its own, for at most %.0f s%s", named, TIMEOUT_S, steps)
+    late = threading.Timer(NAMED_S, _name_late, (left,))
     late.daemon = True
     late.start()
     try:
-        timings = run_in_child("own", EACH_S, timeout_s=TIMEOUT_S, request=request)
+        answer = run_in_child("own", EACH_S, timeout_s=TIMEOUT_S, request=request)
+        unstored.update(answer["unstored"])
+        _failed.update(answer["failed"])
+        for key in left.keys() - stored_rows().keys():
+            _failed.setdefault(key, "the process that measures gave no result")
+        _spent_s[0] += answer["cpu_s"] if optional else 0.0
     except CalibrationError as error:
+        rest = [key for key in left if key not in stored_rows()]
+        if not rest:
+            return
+        kernels = left[rest[0]][0][0]
+        if not isinstance(error, MeasuringDiedError):  # the rest would take as long
+            _failed.update(dict.fromkeys(rest, str(error)))
+        _failed[rest[0]] = str(error)
         if isinstance(error, MeasuringDiedError | MeasuringTimeoutError):
             failed_timings[kernels[0].program or kernels[0].kind] = str(error)
             LOG.warning(
                 "timing %s failed: %s. The plan assumes a time; training calls the same code and "
                 "may end in the same way",
-                *(what, error),
+                *(_describe(kernels[0]), error),
             )
-        elif failed := str(error).partition("EnvironmentFailed: ")[2]:
-            LOG.warning("%s. The plan assumes a time; training would end in the same way", failed)
-        return str(error)
     finally:
         late.cancel()
-    return [(float(a), float(b), float(c), float(d)) for a, b, c, d in timings]
+    for key in left:
+        if failed := _failed.get(key, "").partition("EnvironmentFailed: ")[2]:
+            LOG.warning("%s. The plan assumes a time; training would end in the same way", failed)
+
+
+def _name_late(left: Mapping[str, tuple[Job, dict[str, Any]]]) -> None:
+    """Name the job that a child process has been timing for long."""
+    waiting = (job for key, (job, _) in left.items() if key not in stored_rows())
+    if job := next(waiting, None):
+        LOG.warning(
+            "timing %s has not answered for %.0f s; after %.0f s it is ended, and the plan "
+            "assumes a time",
+            *(_describe(job[0][0]), NAMED_S, TIMEOUT_S),
+        )
 
 
 failed_timings: dict[str, str] = {}
@@ -222,45 +358,67 @@ def bind_new_actions(call: Call) -> Call:
     return act
 
 
-def time_user_code(request: Mapping[str, Any], seconds: float) -> list[Seconds]:
-    """Return the `Seconds` of each kernel's quickest round. Runs in the child process.
+def time_user_code(request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Time jobs and store their rows. Runs in the child process.
 
-    The time of all rounds is limited, so kernels with long calls have one or two rounds.
-
-    Raises:
-        ValueError: a kernel cannot be bound; the text says why.
+    The result has the rows that could not be written, the reasons why others were not timed, and
+    the CPU seconds of this process.
     """
-    from pearl_devices import kernel
+    failed: dict[str, str] = {}
+    rows: dict[str, Any] = {}
+    begin_s = time.process_time()
+    for described in request["jobs"]:
+        key = described["key"]
+        optional = key in request["optional"]
+        if optional and time.process_time() - begin_s > request["budget_s"]:
+            failed[key] = f"the budget of {BUDGET_S:g} s was spent"
+            continue
+        try:
+            timings = _time_job(described, seconds, request.get("step_limit_s"), once=optional)
+            try:
+                append_row(Path(request["file"]), described, timings)
+            except OSError:  # a folder without write permission
+                rows[key] = {**described, "seconds": timings}
+        except UnsupportedError as error:
+            failed[key] = str(error)
+        except Exception as error:  # user code may raise anything
+            text = traceback.format_exception_only(error)[-1].strip()
+            failed[key] = f"measuring this host failed: {text}"
+    return {"unstored": rows, "failed": failed, "cpu_s": time.process_time()}
+
+
+def _time_job(
+    described: Mapping[str, Any], seconds: float, limit_s: float | None, *, once: bool
+) -> list[Seconds]:
+    """The `Seconds` of each kernel's quickest round. Kernels with long calls have fewer rounds.
+
+    once: a call of more than LONG_S is timed once.
+    """
     from pearl_estimators.host.benchmark_kernels import bind_filled
 
     calls: list[tuple[Call, bool]] = []
-    for row in request["kernels"]:
-        sizes = {n: tuple(v) if isinstance(v, list) else v for n, v in row["sizes"].items()}
-        timed = kernel(row["kind"], sizes, program=row["program"], args=row["args"])
-        try:
-            # User code may wait for a simulator, a device or another process.
-            may_wait = kind_of(timed).structure != "shared"
-            calls.append((bind_new_actions(bind_filled(timed, request["variant"])), may_wait))
-        except UnsupportedError as error:
-            raise ValueError(str(error)) from None
+    for row in described["kernels"]:
+        timed = build_kernel(row)
+        # User code may wait for a simulator, a device or another process.
+        waits = kind_of(timed).structure in ("environment", "own", "sweep", "average")
+        calls.append((bind_new_actions(bind_filled(timed, described["variant"])), waits))
     rounds: list[list[Seconds]] = [[] for _ in calls]
-    with _interrupting([call for call, _ in calls], request.get("step_limit_s")):
-        _time_rounds(calls, rounds, seconds)
+    with _interrupting([call for call, _ in calls], limit_s):
+        if once:
+            begin_s = time.process_time()
+            calls[0][0]()
+            cpu_s = time.process_time() - begin_s
+            if cpu_s > LONG_S:
+                return [(cpu_s, cpu_s, cpu_s, cpu_s)]
+        end_s = time.monotonic() + 2 * ROUNDS * seconds * len(calls)
+        for number in range(ROUNDS):
+            if number and time.monotonic() > end_s:
+                break
+            for timings, (call, waits) in zip(rounds, calls, strict=True):
+                timing = time_call(call, seconds=seconds, computes=not waits, wall=alone_s)
+                cpu_s = timing.median_s / timing.contention
+                timings.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
     return [min(timings) for timings in rounds]
-
-
-def _time_rounds(
-    calls: Sequence[tuple[Call, bool]], rounds: Sequence[list[Seconds]], seconds: float
-) -> None:
-    """Append a timing of each call to its rounds, until the time is used up."""
-    end_s = time.monotonic() + 2 * ROUNDS * seconds * len(calls)
-    for number in range(ROUNDS):
-        if number and time.monotonic() > end_s:
-            break
-        for timings, (call, may_wait) in zip(rounds, calls, strict=True):
-            timing = time_call(call, seconds=seconds, computes=not may_wait, wall=alone_s)
-            cpu_s = timing.median_s / timing.contention
-            timings.append((timing.median_s, timing.low_s, timing.high_s, cpu_s))
 
 
 @contextmanager
