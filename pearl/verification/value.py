@@ -196,6 +196,10 @@ def check_places(
         here = place[x.unit_of[one]]
         text = f"both are on lane {here[0]}.{here[1]}; they must be apart (limits.apart)"
         require(here != place[x.unit_of[other]], f"apart {one}, {other}", text)
+    calls = [x.call(u, m, k) for u, (m, k) in enumerate(zip(modes, lanes, strict=True))]
+    for rule in p.limits.rules:
+        text = f"its calls exceed the limit of {rule.value} {rule.limit.unit}"
+        require(rule.holds(calls), rule.limit.key, text)
 
 
 def _rings(timed: Timed, rings: Mapping[str, list[tuple[int, int]]]) -> list[Arc]:
