@@ -15,7 +15,7 @@ from dataclasses import replace
 import pearl.graph.limits as limits
 if ROWS is None:
     limits.ADDED = tuple(replace(limit, rows=None) for limit in limits.ADDED)
-sys.exit(pytest.main(["-p", "no:cacheprovider", "tests/solvers/test_limit_contracts.py"]))
+sys.exit(pytest.main(["-p", "no:cacheprovider", "tests/graph/test_limit_contracts.py"]))
 """
 SPEC = """
 import sys

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
 from pearl.errors import SpecError
-from pearl.graph.limits.record import Call, Limit, Program
+from pearl.graph.limits.record import Call, Limit, LimitProgram
 from pearl.graph.limits.shipped import SHIPPED
 from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
 
@@ -23,8 +23,8 @@ __all__ = [
     "SLACK_LIMITS",
     "Call",
     "Limit",
+    "LimitProgram",
     "Limits",
-    "Program",
     "Rule",
     "open_to_added",
     "time_limit_faults",

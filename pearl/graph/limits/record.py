@@ -18,7 +18,7 @@ class Call(NamedTuple):
     lane: int
 
 
-class Program(Protocol):
+class LimitProgram(Protocol):
     """A program to which a limit adds rows."""
 
     @property
@@ -56,7 +56,7 @@ class Limit:
     unit: str
     conflict: str
     holds: Callable[[Any, Sequence[Call]], bool] | None = None
-    rows: Callable[[Any, Program], None] | None = None
+    rows: Callable[[Any, LimitProgram], None] | None = None
     description: str = ""
     least: int = 1
     kind: str = ""
@@ -66,6 +66,11 @@ class Limit:
     def __post_init__(self) -> None:
         for name in ("kind", "field"):
             object.__setattr__(self, name, getattr(self, name) or self.key)
+
+    def sentence(self, name: str, part: Any) -> str:
+        """Return what a plan within one of the `parts` does."""
+        value = part if isinstance(part, str | int | float) else ", ".join(part) or "nothing"
+        return self.conflict.format(name=name, value=value, s="" if part == 1 else "s")
 
     def parts(self, limits: Any) -> dict[str, Any]:
         """Return what may conflict on its own: the entries of a mapping or of pairs by their names,

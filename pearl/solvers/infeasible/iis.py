@@ -38,7 +38,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class LimitPart:
     """A limit, or one entry of it, that may be part of a conflict.
 
     key: the key in `LIMITS`; MEMORY stands for the memory of the devices and the limits on it.
@@ -49,16 +49,16 @@ class Part:
     name: str = ""
 
 
-def all_limits(limits: Limits) -> Iterator[Part]:
+def all_limits(limits: Limits) -> Iterator[LimitPart]:
     """Yield every limit in force. The filter leaves out the first ones first."""
     for key, limit in LIMITS.items():
         if key == MEMORY:
-            yield Part(MEMORY)
+            yield LimitPart(MEMORY)
         else:
-            yield from (Part(key, name) for name in limit.parts(limits))
+            yield from (LimitPart(key, name) for name in limit.parts(limits))
 
 
-def keep_limits(problem: Problem, chosen: Sequence[Part]) -> tuple[Problem, frozenset[str]]:
+def keep_limits(problem: Problem, chosen: Sequence[LimitPart]) -> tuple[Problem, frozenset[str]]:
     """Return the problem with only the chosen limits, and the `ignore` of `search_spaces`."""
     names = {key: [part.name for part in chosen if part.key == key] for key in LIMITS}
     changed: dict[str, Any] = {
@@ -70,7 +70,7 @@ def keep_limits(problem: Problem, chosen: Sequence[Part]) -> tuple[Problem, froz
     return alone, frozenset(() if names[MEMORY] else (MEMORY,))
 
 
-def is_feasible(problem: Problem, chosen: Sequence[Part], deadline: float) -> bool:
+def is_feasible(problem: Problem, chosen: Sequence[LimitPart], deadline: float) -> bool:
     """Return whether some assignment meets the chosen limits, without lane orders."""
     alone, ignore = keep_limits(problem, chosen)
     try:
@@ -158,7 +158,7 @@ def _extend(deadline: float) -> float:
     return now + min(SECONDS, max(LEAST_S, deadline - now))
 
 
-def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Part], bool]:
+def _filter_limits(problem: Problem, deadline: float) -> tuple[list[LimitPart], bool]:
     """Return a set of limits that conflict, and whether every subset of it can be met."""
     conflicting = list(all_limits(problem.limits))
     smallest = True
@@ -178,7 +178,7 @@ def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Part], bool]
 
 
 def _conflict_error(
-    conflicting: Sequence[Part], smallest: bool, problem: Problem, deadline: float
+    conflicting: Sequence[LimitPart], smallest: bool, problem: Problem, deadline: float
 ) -> InfeasibleError:
     """Return the error that names the conflicting limits."""
     described = [_describe_limit(limit, conflicting, problem, deadline) for limit in conflicting]
@@ -192,7 +192,7 @@ def _conflict_error(
     return InfeasibleError(message, [entry for _, entries in described for entry in entries])
 
 
-def _shortest_s(problem: Problem, chosen: Sequence[Part], deadline: float) -> float | None:
+def _shortest_s(problem: Problem, chosen: Sequence[LimitPart], deadline: float) -> float | None:
     """Return the shortest period under the chosen limits; None if the time ran out."""
     alone, ignore = keep_limits(problem, chosen)
     try:
@@ -207,7 +207,7 @@ def _entry(kind: str, name: str, need: float | None, limit: float | None, unit: 
 
 
 def _describe_limit(
-    limit: Part, conflicting: Sequence[Part], problem: Problem, deadline: float
+    limit: LimitPart, conflicting: Sequence[LimitPart], problem: Problem, deadline: float
 ) -> tuple[str, list[Entry]]:
     """Return one limit of a conflict in words, with the value that would be enough, and its
     entries of `InfeasibleError.conflict`."""
@@ -216,8 +216,7 @@ def _describe_limit(
     if limit.key == MEMORY:
         return _describe_memory(problem, conflicting)
     value = noun.parts(problem.limits)[limit.name]
-    listed = value if isinstance(value, str | int | float) else ", ".join(value) or "nothing"
-    text = noun.conflict.format(name=limit.name, value=listed, s="" if value == 1 else "s")
+    text = noun.sentence(limit.name, value)
     need: float | None = None
     if limit.key in ("period", "min_throughput"):
         others = [k for k in rest if k.key == "power" or k.key not in NUMBERS]
@@ -251,7 +250,7 @@ def _describe_limit(
 
 
 def _least_number(
-    limit: Part, problem: Problem, rest: Sequence[Part], deadline: float
+    limit: LimitPart, problem: Problem, rest: Sequence[LimitPart], deadline: float
 ) -> float | None:
     """Return the least value of a limit on a number with which the other limits can be met; None if
     none was found."""
@@ -269,7 +268,7 @@ def _least_number(
     return None
 
 
-def _least_power_w(problem: Problem, rest: Sequence[Part], deadline: float) -> float | None:
+def _least_power_w(problem: Problem, rest: Sequence[LimitPart], deadline: float) -> float | None:
     """Return the least power cap, to a thousandth, with which the other limits can be met; None if
     the time ran out."""
     cap = problem.limits.power_w or 0.0
@@ -277,7 +276,7 @@ def _least_power_w(problem: Problem, rest: Sequence[Part], deadline: float) -> f
 
     def is_enough(power_w: float) -> bool:
         capped = replace(problem, limits=replace(problem.limits, power_w=power_w))
-        return is_feasible(capped, [*rest, Part("power")], deadline)
+        return is_feasible(capped, [*rest, LimitPart("power")], deadline)
 
     try:
         while not is_enough(high):
@@ -292,7 +291,7 @@ def _least_power_w(problem: Problem, rest: Sequence[Part], deadline: float) -> f
     return high
 
 
-def _describe_memory(problem: Problem, conflicting: Sequence[Part]) -> tuple[str, list[Entry]]:
+def _describe_memory(problem: Problem, conflicting: Sequence[LimitPart]) -> tuple[str, list[Entry]]:
     """Return the memory that all tasks need, the memory of the devices, and the largest class;
     without numbers if the time runs out."""
     alone, _ = keep_limits(problem, [k for k in conflicting if k.key != MEMORY])

@@ -76,7 +76,7 @@ def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
                 m.add(mine + others[lane] <= 1)
     for rule in p.rules:
         if rule.limit.rows is not None:
-            rule.limit.rows(rule.value, LimitRows(m, p, x))
+            rule.limit.rows(rule.value, MakespanRows(m, p, x))
     kept: dict[tuple[str, int], list[tuple[int, Any]]] = {}
     for u, row in enumerate(x):
         for (o, number), literal in row.items():
@@ -88,8 +88,8 @@ def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
         m.add(sum(b * y for b, y in terms) <= math.floor(p.unit_capacity_bytes[device]))
 
 
-class LimitRows:
-    """The model as a limit's `rows` see it (`pearl.graph.limits.Program`)."""
+class MakespanRows:
+    """The model as a limit's `rows` see it (`pearl.graph.limits.LimitProgram`)."""
 
     def __init__(self, m: Any, p: SearchSpace, x: Ways) -> None:
         self.model = m

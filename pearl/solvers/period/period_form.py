@@ -77,7 +77,7 @@ class PeriodForm:
         lane_rules(space, self.linear, self.x, self._places)
         for rule in space.rules:
             if rule.limit.rows is not None:
-                rule.limit.rows(rule.value, LimitRows(self))
+                rule.limit.rows(rule.value, PeriodRows(self))
         self.energy = self._energy(self.transfers.joules, problem, known)
         if self.objective == "power_efficiency":
             self.objective_terms = self.energy
@@ -409,8 +409,8 @@ class PeriodForm:
         return Assignment(p.expansion, p.costs, tuple(modes), tuple(lanes))
 
 
-class LimitRows:
-    """A period form as a limit's `rows` see it (`pearl.graph.limits.Program`)."""
+class PeriodRows:
+    """A period form as a limit's `rows` see it (`pearl.graph.limits.LimitProgram`)."""
 
     def __init__(self, form: PeriodForm) -> None:
         p, self.linear = form.space, form.linear
