@@ -192,10 +192,11 @@ def check_places(
         text = f"its lanes are {sum(wide)} {device.width_unit} wide together; it has {device.width}"
         require(sum(wide) <= device.width, f"widths {device.name}", text)
     calls = [x.call(u, m, k) for u, (m, k) in enumerate(zip(modes, lanes, strict=True))]
+    used = ", ".join(f"{device}.{k}" for device, k in width)
     for limit in LIMITS.values():
         for name, part in limit.parts(p.limits).items():
             holds = limit.holds is None or limit.holds(limit.keep(p.limits, [name]), calls)
-            text = f"an allowed plan {limit.sentence(name, part)}"
+            text = f"its lanes are {used}; an allowed plan {limit.sentence(name, part)}"
             require(holds, f"{limit.key} {name}".strip(), text)
 
 
