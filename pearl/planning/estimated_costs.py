@@ -91,10 +91,11 @@ def _estimate_modes(graph: TaskGraph, platform: Platform, limits: Limits) -> Cos
                         calibrations[device.name], kernel, [v for v, _ in ways]
                     )
                     ways = [(v, width) for v, width in ways if v in measured_variants]
-                costed[kind] = drop_useless_widths(
+                estimated = [
                     (v, width, estimate(kernel, device, variant=v, width=width, host=host))
                     for v, width in ways
-                )
+                ]
+                costed[kind] = estimated if limits.rules else drop_useless_widths(estimated)
             modes_found += [
                 Mode(tasks, device.name, v, n, cost, share) for v, n, cost in costed[kind]
             ]

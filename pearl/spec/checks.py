@@ -22,7 +22,7 @@ from pearl.algorithms.fields import MODULE
 from pearl.algorithms.options import Acting, Deep, ReplayOptions, RolloutOptions
 from pearl.algorithms.tabular_options import find_idle_averaging
 from pearl.errors import SpecError
-from pearl.graph.limits import SLACK_LIMITS, Limits
+from pearl.graph.limits import LIMITS, SLACK_LIMITS, Limits
 from pearl.rooms import use_room
 from pearl.spec import trust
 from pearl.spec.catalogue import catalogue
@@ -349,8 +349,8 @@ def _check_learners(limits: LimitsSection, platform: Platform) -> Iterator[Compl
 
 def find_pointless_limits(limits: Mapping[str, Any]) -> Iterator[Complaint]:
     """Return the limits, as written, that have no meaning for a single iteration."""
-    for key in ("power", "period", "min_throughput"):
-        if limits.get(key) is not None:
+    for key, limit in LIMITS.items():
+        if not limit.single and limits.get(key) is not None:
             what = (
                 f"given {show(limits[key])}; objective makespan is about the first iteration alone "
                 "and has no such limit: leave it out, or choose throughput or power_efficiency"
@@ -408,21 +408,12 @@ def _algorithm_written(algorithm: Acting, given: Mapping[str, Any]) -> dict[str,
 
 def _limits(section: LimitsSection) -> Limits:
     return Limits(
-        power_w=section.power,
-        period_s=section.period,
-        min_throughput_per_s=section.min_throughput,
-        memory_bytes=section.memory,
-        devices=section.devices,
-        variants=section.variants,
-        pin=section.pin,
-        together=tuple((a, b) for a, b in section.together),
-        apart=tuple((a, b) for a, b in section.apart),
-        max_lanes=section.max_lanes,
         replicas=section.replicas,
         env_groups=section.env_groups,
         learners=section.learners,
         averaging=section.averaging,
         reduction=section.reduction,
         any_order=section.any_order,
+        **{limit.field: getattr(section, limit.key) for limit in LIMITS.values()},
         **{key: getattr(section, key) for key in SLACK_LIMITS},
     )

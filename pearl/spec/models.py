@@ -6,12 +6,13 @@ algorithm are in its module (`pearl.algorithms`), platforms in `pearl.spec.platf
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 from pydantic.dataclasses import dataclass
 
 from pearl.algorithms.options import STRICT, Acting
+from pearl.graph.limits import ADDED
 from pearl.seeds import SEEDS
 from pearl.spec.platform_files import HostsFile, PlatformFile
 from pearl.spec.quantities import Bytes, PerSecond, Seconds, Watts
@@ -22,10 +23,20 @@ Pairs = tuple[Pair, ...]
 Copies = Annotated[StrictInt, Field(ge=1, le=64)]
 
 
+T = TypeVar("T")
 Objective = Literal["throughput", "power_efficiency", "makespan", "robust", "robust_worst"]
 
 
+def _open_to_added(cls: type[T]) -> type[T]:
+    """Give the section a key for each limit of `pearl.graph.limits.ADDED`."""
+    for limit in ADDED:
+        cls.__annotations__[limit.key] = StrictInt | None
+        setattr(cls, limit.key, Field(default=None, ge=limit.least, description=limit.description))
+    return cls
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
+@_open_to_added
 class LimitsSection:
     """The limits of a plan. Slack limits are 0 by default: the sequential program."""
 

@@ -18,6 +18,7 @@ pytest.register_assert_rewrite(
     "pearl.testing.backend_contract",
     "pearl.testing.estimator_contract",
     "pearl.testing.kernel_kind_contract",
+    "pearl.testing.limit_contract",
     "pearl.testing.solver_contract",
 )
 
@@ -25,6 +26,7 @@ from pearl.testing.algorithm_contract import AlgorithmContract  # noqa: E402
 from pearl.testing.backend_contract import BackendContract  # noqa: E402
 from pearl.testing.estimator_contract import EstimatorContract  # noqa: E402
 from pearl.testing.kernel_kind_contract import KernelKindContract  # noqa: E402
+from pearl.testing.limit_contract import LimitContract  # noqa: E402
 from pearl.testing.solver_contract import SolverContract  # noqa: E402
 
 __all__ = [
@@ -32,5 +34,6 @@ __all__ = [
     "BackendContract",
     "EstimatorContract",
     "KernelKindContract",
+    "LimitContract",
     "SolverContract",
 ]

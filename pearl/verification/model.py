@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from pearl.errors import SpecError
-from pearl.graph.limits import Limits
+from pearl.graph.limits import Call, Limits
 from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import token_free_cycle
 from pearl.graph.task_graph import Edge, TaskGraph
@@ -96,6 +96,9 @@ class Space:
     def firings(self, u: int) -> int:
         unit = self.units[u]
         return self.problem.graph.repetition[unit[0]] if len(unit) == 1 else 1
+
+    def call(self, u: int, mode: Mode, lane: int) -> Call:
+        return Call(self.units[u], mode.device, mode.variant, mode.width, lane)
 
     @cached_property
     def nodes(self) -> list[tuple[int, int]]:

@@ -73,7 +73,7 @@ class SpaceRows:
 
     def _ways(self) -> None:
         x, limits = self.x, self.x.problem.limits
-        couples = bool(x.problem.costs.lane_terms or limits.max_lanes)
+        couples = bool(x.problem.costs.lane_terms or limits.max_lanes or limits.rules)
         widest = [
             {m.device: max(o.width for o in modes if o.device == m.device) for m in modes}
             for modes in x.modes
@@ -373,12 +373,24 @@ class SpaceRows:
         sure = has[has.sum(axis=1) == 1].any(axis=0)
         return float(np.where(sure, self.idle_used, self.idle_unused).sum())
 
+    def _breaks_rule(self, open_: Mask) -> bool:
+        """Return whether the units with one way left break a further limit."""
+        rules = self.x.problem.limits.rules
+        if not rules:
+            return False
+        sure = np.bincount(self.unit[open_], minlength=len(self.x.units)) == 1
+        decided = np.flatnonzero(open_ & sure[self.unit])
+        calls = [self.x.call(*self.ways[c]) for c in decided]
+        return any(not rule.holds(calls) for rule in rules)
+
     def least_cost(self, open_: Mask, y: Floats) -> float:
         """Return what the multipliers of rows prove: no plan of the ways left costs less.
 
         Each class takes its best device, each unit its best way there, every other column 0 or 1.
         Rounding is subtracted. -inf: they need more of the period than it costs.
         """
+        if self._breaks_rule(open_):
+            return math.inf
         idle = self.idle_w(open_)
         weight, tokens = (idle if self.energy else 1.0), self.tokens
         if self.most_w < math.inf:

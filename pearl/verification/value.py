@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pearl.graph.limits import LIMITS
 from pearl.graph.parallel_edges import key_edges
 from pearl.graph.period import start_times
 from pearl.graph.task_graph import Edge
@@ -190,12 +191,13 @@ def check_places(
         require(len(wide) <= device.max_lanes, f"lanes {device.name}", text)
         text = f"its lanes are {sum(wide)} {device.width_unit} wide together; it has {device.width}"
         require(sum(wide) <= device.width, f"widths {device.name}", text)
-    most_lanes = p.limits.max_lanes or len(place)
-    require(len(width) <= most_lanes, "max_lanes", f"{len(width)} lanes, above {most_lanes}")
-    for one, other in p.limits.apart:
-        here = place[x.unit_of[one]]
-        text = f"both are on lane {here[0]}.{here[1]}; they must be apart (limits.apart)"
-        require(here != place[x.unit_of[other]], f"apart {one}, {other}", text)
+    calls = [x.call(u, m, k) for u, (m, k) in enumerate(zip(modes, lanes, strict=True))]
+    used = ", ".join(f"{device}.{k}" for device, k in width)
+    for limit in LIMITS.values():
+        for name, part in limit.parts(p.limits).items():
+            holds = limit.holds is None or limit.holds(limit.keep(p.limits, [name]), calls)
+            text = f"its lanes are {used}; an allowed plan {limit.sentence(name, part)}"
+            require(holds, f"{limit.key} {name}".strip(), text)
 
 
 def _rings(timed: Timed, rings: Mapping[str, list[tuple[int, int]]]) -> list[Arc]:

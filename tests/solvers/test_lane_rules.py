@@ -108,7 +108,7 @@ def test_no_lane_holds_more_than_a_unit_has() -> None:
     with pytest.raises(SpecError, match="11 bytes on each unit; a unit has 10 bytes"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 10.0)))
     apart = Limits(apart=(("a", "b"),))
-    with pytest.raises(SpecError, match=r"both are on lane pool\.0; they must be apart"):
+    with pytest.raises(SpecError, match=r"apart a, b: its lanes are pool\.0"):
         check_plan(replace(crowded, lanes=lanes), Problem(graph, table(2, 11.0), apart))
 
 

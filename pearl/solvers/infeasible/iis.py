@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pearl.errors import InfeasibleError
-from pearl.graph.limits import Limits
+from pearl.graph.limits import ADDED, LIMITS, Limits
 from pearl.planning.problem import Problem
 from pearl.planning.timing import build_timed_graph
 from pearl.solvers.model.method import Search
@@ -28,19 +28,20 @@ SECONDS, LEAST_S = 5.0, 1.0
 if the solver has used all its time (assumed: an answer without the reason helps little)."""
 
 MEMORY = "memory"
-PAIRS = ("together", "apart")
-NUMBERS = ("power_w", "period_s", "min_throughput_per_s")
-_MAPPINGS = ("variants", "devices", "pin")
+NUMBERS = ("power", "period", "min_throughput")
+COUPLED = ("together", "apart")
+COUNTED = ("max_lanes", *(limit.key for limit in ADDED))
+"""Keys of the limits that are the largest number of something in a plan."""
 
 Entry = dict[str, Any]
 """An entry of `InfeasibleError.conflict`: kind, name, need, limit, unit."""
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A limit that may be part of a conflict.
+class LimitPart:
+    """A limit, or one entry of it, that may be part of a conflict.
 
-    key: the key of `Limits`, or MEMORY for the memory of the devices and the limits on it.
+    key: the key in `LIMITS`; MEMORY stands for the memory of the devices and the limits on it.
     name: the entry of a mapping or a list; empty for a number.
     """
 
@@ -48,37 +49,28 @@ class Limit:
     name: str = ""
 
 
-def all_limits(limits: Limits) -> Iterator[Limit]:
-    """Yield every limit in force. The filter leaves out the first ones first, so the limits that a
-    user can change most easily come last and stay in the conflict."""
-    for key in PAIRS:
-        yield from (Limit(key, f"{a}, {b}") for a, b in getattr(limits, key))
-    for key in _MAPPINGS:
-        yield from (Limit(key, task) for task in getattr(limits, key))
-    if limits.max_lanes is not None:
-        yield Limit("max_lanes")
-    yield Limit(MEMORY)
-    for key in NUMBERS:
-        if getattr(limits, key) is not None:
-            yield Limit(key)
+def all_limits(limits: Limits) -> Iterator[LimitPart]:
+    """Yield every limit in force. The filter leaves out the first ones first."""
+    for key, limit in LIMITS.items():
+        if key == MEMORY:
+            yield LimitPart(MEMORY)
+        else:
+            yield from (LimitPart(key, name) for name in limit.parts(limits))
 
 
-def keep_limits(problem: Problem, chosen: Sequence[Limit]) -> tuple[Problem, frozenset[str]]:
+def keep_limits(problem: Problem, chosen: Sequence[LimitPart]) -> tuple[Problem, frozenset[str]]:
     """Return the problem with only the chosen limits, and the `ignore` of `search_spaces`."""
-    limits = problem.limits
-    names = {key: {k.name for k in chosen if k.key == key} for key in (*_MAPPINGS, *PAIRS)}
+    names = {key: [part.name for part in chosen if part.key == key] for key in LIMITS}
     changed: dict[str, Any] = {
-        key: {t: v for t, v in getattr(limits, key).items() if t in names[key]} for key in _MAPPINGS
+        limit.field: limit.keep(problem.limits, names[key])
+        for key, limit in LIMITS.items()
+        if key != MEMORY
     }
-    for key in PAIRS:
-        changed[key] = tuple(p for p in getattr(limits, key) if ", ".join(p) in names[key])
-    numbers = {k.key for k in chosen if not k.name}
-    changed |= {key: None for key in ("max_lanes", *NUMBERS) if key not in numbers}
-    alone = replace(problem, limits=replace(limits, **changed))
-    return alone, frozenset(() if MEMORY in numbers else (MEMORY,))
+    alone = replace(problem, limits=replace(problem.limits, **changed))
+    return alone, frozenset(() if names[MEMORY] else (MEMORY,))
 
 
-def is_feasible(problem: Problem, chosen: Sequence[Limit], deadline: float) -> bool:
+def is_feasible(problem: Problem, chosen: Sequence[LimitPart], deadline: float) -> bool:
     """Return whether some assignment meets the chosen limits, without lane orders."""
     alone, ignore = keep_limits(problem, chosen)
     try:
@@ -166,7 +158,7 @@ def _extend(deadline: float) -> float:
     return now + min(SECONDS, max(LEAST_S, deadline - now))
 
 
-def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Limit], bool]:
+def _filter_limits(problem: Problem, deadline: float) -> tuple[list[LimitPart], bool]:
     """Return a set of limits that conflict, and whether every subset of it can be met."""
     conflicting = list(all_limits(problem.limits))
     smallest = True
@@ -186,7 +178,7 @@ def _filter_limits(problem: Problem, deadline: float) -> tuple[list[Limit], bool
 
 
 def _conflict_error(
-    conflicting: Sequence[Limit], smallest: bool, problem: Problem, deadline: float
+    conflicting: Sequence[LimitPart], smallest: bool, problem: Problem, deadline: float
 ) -> InfeasibleError:
     """Return the error that names the conflicting limits."""
     described = [_describe_limit(limit, conflicting, problem, deadline) for limit in conflicting]
@@ -200,7 +192,7 @@ def _conflict_error(
     return InfeasibleError(message, [entry for _, entries in described for entry in entries])
 
 
-def _shortest_s(problem: Problem, chosen: Sequence[Limit], deadline: float) -> float | None:
+def _shortest_s(problem: Problem, chosen: Sequence[LimitPart], deadline: float) -> float | None:
     """Return the shortest period under the chosen limits; None if the time ran out."""
     alone, ignore = keep_limits(problem, chosen)
     try:
@@ -215,74 +207,68 @@ def _entry(kind: str, name: str, need: float | None, limit: float | None, unit: 
 
 
 def _describe_limit(
-    limit: Limit, conflicting: Sequence[Limit], problem: Problem, deadline: float
+    limit: LimitPart, conflicting: Sequence[LimitPart], problem: Problem, deadline: float
 ) -> tuple[str, list[Entry]]:
     """Return one limit of a conflict in words, with the value that would be enough, and its
     entries of `InfeasibleError.conflict`."""
-    graph, limits = problem.graph, problem.limits
+    graph, noun = problem.graph, LIMITS[limit.key]
     rest = [k for k in conflicting if k != limit]
-    if limit.key in ("period_s", "min_throughput_per_s"):
-        others = [k for k in rest if k.key == "power_w" or k.key not in NUMBERS]
+    if limit.key == MEMORY:
+        return _describe_memory(problem, conflicting)
+    value = noun.parts(problem.limits)[limit.name]
+    text = noun.sentence(limit.name, value)
+    need: float | None = None
+    if limit.key in ("period", "min_throughput"):
+        others = [k for k in rest if k.key == "power" or k.key not in NUMBERS]
         best = _shortest_s(problem, others, deadline)
-        if limit.key == "period_s":
-            period_s = limits.period_s or 0.0
-            text = f"meets period {period_s:.6g} s"
+        if limit.key == "period":
             if best is not None and best < math.inf:
                 text += f"; the shortest reachable is at least {best:.6g} s"
-            return text, [_entry("period", graph.name, best, period_s, "s")]
-        rate = limits.min_throughput_per_s or 0.0
+            return text, [_entry(noun.kind, graph.name, best, value, noun.unit)]
         unit = "env steps/s" if graph.env_steps else "iterations/s"
         reachable = (graph.env_steps or 1) / best if best else None
-        text = f"meets min_throughput {rate:.6g} {unit}"
+        text += f" {unit}"
         if reachable is not None:
             text += f"; the best reachable is at most {reachable:.6g}"
-        return text, [_entry("min_throughput", graph.name, rate, reachable, unit)]
-    if limit.key == "power_w":
-        cap = limits.power_w or 0.0
-        always: float = sum(problem.costs.platform.idle_w().values())
-        text = f"stays within the power limit of {cap:.6g} W"
-        need: float | None = always
-        if always >= cap:
+        return text, [_entry(noun.kind, graph.name, value, reachable, unit)]
+    if limit.key == "power":
+        need = always = sum(problem.costs.platform.idle_w().values())
+        if always >= value:
             text += f": devices that are always on draw {always:.6g} W doing nothing"
         else:
             need = _least_power_w(problem, rest, deadline)
             text += f": about {need:.4g} W would be enough" if need is not None else ""
-        return text, [_entry("power", graph.name, need, cap, "W")]
-    if limit.key == MEMORY:
-        return _describe_memory(problem, conflicting)
-    if limit.key == "max_lanes":
-        most = limits.max_lanes
-        text = f"has at most {most} lane{'' if most == 1 else 's'} (max_lanes)"
-        fewest = _fewest_lanes(problem, rest, deadline)
-        text += f"; {fewest} would be enough" if fewest else ""
-        return text, [_entry("lanes", graph.name, fewest, most, "lanes")]
-    if limit.key == "together":
-        text = f"puts {limit.name} on one device (together)"
-        return text, [_entry("together", limit.name, 1, 0, "devices")]
-    if limit.key == "apart":
-        text = f"keeps {limit.name} on separate lanes (apart)"
-        return text, [_entry("apart", limit.name, 2, 1, "lanes")]
-    value = getattr(limits, limit.key)[limit.name]
-    listed = value if isinstance(value, str) else ", ".join(value)
-    word = {"pin": "pinned to", "devices": "allowed only on", "variants": "allowed only as"}
-    text = f"has {limit.name} {word[limit.key]} {listed or 'nothing'}"
-    return text, [_entry(limit.key, limit.name, None, None, "")]
+        return text, [_entry(noun.kind, graph.name, need, value, noun.unit)]
+    if limit.key in COUNTED:
+        need = _least_number(limit, problem, rest, deadline)
+        text += f"; {need} would be enough" if need else ""
+        return text, [_entry(noun.kind, graph.name, need, value, noun.unit)]
+    if limit.key in COUPLED:
+        need = 1 if limit.key == "together" else 2
+        return text, [_entry(noun.kind, limit.name, need, need - 1, noun.unit)]
+    return text, [_entry(noun.kind, limit.name, None, None, "")]
 
 
-def _fewest_lanes(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
-    """Return the least max_lanes with which the other limits can be met; None if none was found."""
-    limits, most = problem.limits, sum(d.max_lanes for d in problem.costs.platform.devices)
-    for lanes in range((limits.max_lanes or 0) + 1, most + 1):
-        wider = replace(problem, limits=replace(limits, max_lanes=lanes))
+def _least_number(
+    limit: LimitPart, problem: Problem, rest: Sequence[LimitPart], deadline: float
+) -> float | None:
+    """Return the least value of a limit on a number with which the other limits can be met; None if
+    none was found."""
+    limits, field = problem.limits, LIMITS[limit.key].field
+    most = sum(d.max_lanes for d in problem.costs.platform.devices) + len(problem.graph.tasks)
+    given = getattr(limits, field)
+    for value in range(given + 1, given + most):
+        changed: dict[str, Any] = {field: value}
+        wider = replace(problem, limits=replace(limits, **changed))
         try:
-            if is_feasible(wider, [*rest, Limit("max_lanes")], deadline):
-                return lanes
+            if is_feasible(wider, [*rest, limit], deadline):
+                return value
         except OutOfTimeError:
             return None
     return None
 
 
-def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> float | None:
+def _least_power_w(problem: Problem, rest: Sequence[LimitPart], deadline: float) -> float | None:
     """Return the least power cap, to a thousandth, with which the other limits can be met; None if
     the time ran out."""
     cap = problem.limits.power_w or 0.0
@@ -290,7 +276,7 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
 
     def is_enough(power_w: float) -> bool:
         capped = replace(problem, limits=replace(problem.limits, power_w=power_w))
-        return is_feasible(capped, [*rest, Limit("power_w")], deadline)
+        return is_feasible(capped, [*rest, LimitPart("power")], deadline)
 
     try:
         while not is_enough(high):
@@ -305,7 +291,7 @@ def _least_power_w(problem: Problem, rest: Sequence[Limit], deadline: float) -> 
     return high
 
 
-def _describe_memory(problem: Problem, conflicting: Sequence[Limit]) -> tuple[str, list[Entry]]:
+def _describe_memory(problem: Problem, conflicting: Sequence[LimitPart]) -> tuple[str, list[Entry]]:
     """Return the memory that all tasks need, the memory of the devices, and the largest class;
     without numbers if the time runs out."""
     alone, _ = keep_limits(problem, [k for k in conflicting if k.key != MEMORY])

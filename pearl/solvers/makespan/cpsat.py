@@ -57,7 +57,8 @@ def solve(problem: Problem, search: Search) -> Outcome:
     threads, or if time runs out, two calls may differ.
 
     Raises:
-        SpecError: OR-Tools is not installed, or a limit does not apply to a makespan.
+        SpecError: OR-Tools is not installed, or a limit does not apply to a makespan or has no
+            rows.
         InfeasibleError: no plan is within the limits.
     """
     if not installed():
@@ -65,6 +66,13 @@ def solve(problem: Problem, search: Search) -> Outcome:
             "method 'cpsat' needs OR-Tools, which is not installed: "
             f"{install_hint('cpsat')}, or use method 'tabu'"
         )
+    for rule in problem.limits.rules:
+        if rule.limit.rows is None:
+            raise SpecError(
+                f"limits.{rule.limit.key} is {rule.value}; method 'cpsat' does not support this "
+                "limit, which has no rows of a program: use method 'tabu' or 'heft', or remove the "
+                "limit"
+            )
     return search_each(problem, search, partial(_improve, search))
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pearl.graph.limits import Call
 from pearl.solvers.model.search_space import SearchSpace
 
 Ways = Sequence[Mapping[tuple[int, int], Any]]
@@ -73,6 +74,9 @@ def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
         for lane, mine in on_lanes(p, x, u).items():
             if lane in others:
                 m.add(mine + others[lane] <= 1)
+    for rule in p.rules:
+        if rule.limit.rows is not None:
+            rule.limit.rows(rule.value, MakespanRows(m, p, x))
     kept: dict[tuple[str, int], list[tuple[int, Any]]] = {}
     for u, row in enumerate(x):
         for (o, number), literal in row.items():
@@ -82,3 +86,21 @@ def lane_rules(m: Any, p: SearchSpace, x: Ways) -> None:
                 kept.setdefault((mode.device, number), []).append((size, literal))
     for (device, _), terms in kept.items():
         m.add(sum(b * y for b, y in terms) <= math.floor(p.unit_capacity_bytes[device]))
+
+
+class MakespanRows:
+    """The model as a limit's `rows` see it (`pearl.graph.limits.LimitProgram`)."""
+
+    def __init__(self, m: Any, p: SearchSpace, x: Ways) -> None:
+        self.model = m
+        self.ways: list[tuple[Call, Any]] = [
+            (p.call(u, p.options[u][o], lane), literal)
+            for u, row in enumerate(x)
+            for (o, lane), literal in row.items()
+        ]
+
+    def variable(self) -> Any:
+        return self.model.new_bool_var("")
+
+    def at_most(self, terms: Sequence[tuple[Any, int]], most: int) -> None:
+        self.model.add(sum(n * literal for literal, n in terms) <= most)

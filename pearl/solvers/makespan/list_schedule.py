@@ -154,6 +154,18 @@ class Schedule:
             yield self.taken[u]  # type: ignore[misc]
             return
         p = self.it.space
+        calls = [
+            p.call(w, self.mode(w, taken[0]), taken[1])
+            for w, taken in enumerate(self.taken if p.rules else ())
+            if taken
+        ]
+        for o, lane in self._free_places(u):
+            if not p.breaks_rule([*calls, p.call(u, p.options[u][o], lane)]):
+                yield o, lane
+
+    def _free_places(self, u: int) -> Iterator[Place]:
+        """Yield the places of a unit without one, before the rules of further limits."""
+        p = self.it.space
         c = self.group[u]
         for o, m in enumerate(p.options[u]):
             if m.device not in self.common[c] or self.where[c] not in (None, m.device):

@@ -427,7 +427,8 @@ class _Branches:
             if i in self._loops:
                 b = to_places(space, self.problem)
                 places = [mended(b, b.place_of(a)) for a in search.found(coupled=False)]
-                assignments += [b.assignment(place) for place in places if place is not None]
+                more = [b.assignment(place) for place in places if place is not None]
+                assignments += [a for a in more if not space.violates_coupling(a)]
             self.best = _better(best, assignments, self.problem, self.deadline)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import SpecError
+from pearl.graph.limits import LIMITS
 from pearl.graph.period import simulate
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, Orders, TimedGraph, build_timed_graph, delay_s
@@ -151,17 +152,13 @@ def makespan_spaces(problem: Problem) -> list[SearchSpace]:
         InfeasibleError: some task has no mode left.
     """
     limits = problem.limits
-    unknown = {
-        "power": limits.power_w,
-        "period": limits.period_s,
-        "min_throughput": limits.min_throughput_per_s,
-    }
+    allowed = ", ".join(key for key, limit in LIMITS.items() if limit.single)
     problems = [
-        f"limits.{name} is {value}; objective makespan covers one iteration and allows devices, "
-        "variants, pin, together, memory and max_lanes: remove the limit, or use the objective "
-        "throughput or power_efficiency"
-        for name, value in unknown.items()
-        if value is not None
+        f"limits.{key} is {getattr(limits, limit.field)}; objective makespan covers one iteration "
+        f"and allows {allowed}: remove the limit, or use the objective throughput or "
+        "power_efficiency"
+        for key, limit in LIMITS.items()
+        if not limit.single and getattr(limits, limit.field) is not None
     ]
     if problems:
         raise SpecError(*problems)

@@ -97,6 +97,7 @@ class FusionSpace:
                 d.name: min(d.memory_bytes, given.get(d.name, math.inf)) for d in devices
             },
             unit_capacity_bytes={d.name: d.unit_memory_bytes for d in devices},
+            rules=(),  # an option of this space is no call of a plan
         )
 
     def part(self, m: Mode, task: str) -> Mode:

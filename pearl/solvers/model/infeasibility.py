@@ -47,7 +47,7 @@ def no_mode_error(unit: Unit, problem: Problem, read_bytes: float) -> Infeasible
             ("variants", limits.variants),
         )
         if t in value
-    ]
+    ] + [f"{rule.limit.key} {rule.value}" for rule in limits.rules]
     reason = (
         f"the cost table has modes on {offered}, the limits require {', '.join(restrictions)}"
         if offered and restrictions

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pearl.errors import InfeasibleError, SpecError
-from pearl.graph.limits import Limits
+from pearl.graph.limits import ADDED, LIMITS, Call, Limits, Rule
 from pearl.graph.parallel_edges import EdgeKey, key_edges
 from pearl.graph.period import Expansion, Unit, expand
 from pearl.graph.task_graph import TaskGraph
@@ -48,6 +48,7 @@ class SearchSpace:
     max_lanes: largest number of lanes on all devices together.
     unit_capacity_bytes: device → memory of each of its units.
     apart: pairs of units that must not share a lane.
+    rules: further limits on the places of calls (`pearl.graph.limits.ADDED`).
     """
 
     expansion: Expansion
@@ -61,6 +62,7 @@ class SearchSpace:
     max_lanes: float
     unit_capacity_bytes: Mapping[str, float]
     apart: tuple[tuple[int, int], ...]
+    rules: tuple[Rule, ...] = ()
 
     def violates_coupling(self, a: Assignment) -> bool:
         """Return whether an assignment of this space breaks a rule that couples tasks."""
@@ -92,7 +94,23 @@ class SearchSpace:
             widths = taken.get(d.name, [])
             if len(widths) > self.lanes[d.name] or sum(widths) > d.width:
                 return True
-        return len(width) > self.max_lanes
+        return len(width) > self.max_lanes or self.breaks_rule(self.calls(a))
+
+    def call(self, unit: int, mode: Mode, lane: int) -> Call:
+        """Return the call of a unit at a place."""
+        tasks = self.expansion.units[unit]
+        return Call(tasks, mode.device, mode.variant, mode.width, lane)
+
+    def calls(self, a: Assignment) -> list[Call]:
+        """Return the calls of an assignment; none if no rule asks for them."""
+        if not self.rules:
+            return []
+        places = zip(a.modes, a.lanes, strict=True)
+        return [self.call(u, mode, lane) for u, (mode, lane) in enumerate(places)]
+
+    def breaks_rule(self, calls: Sequence[Call]) -> bool:
+        """Return whether no plan with these calls keeps the rules."""
+        return any(not rule.holds(calls) for rule in self.rules)
 
     def bytes_on_unit(self, unit: int, mode: Mode) -> float:
         """Return the bytes that a unit keeps on each unit of its lane: those of its mode, and the
@@ -102,7 +120,7 @@ class SearchSpace:
     @cached_property
     def lanes_couple(self) -> bool:
         """Whether more than the loads depends on the units that share a lane."""
-        return bool(self.apart or self.costs.lane_terms) or any(
+        return bool(self.apart or self.rules or self.costs.lane_terms) or any(
             self.unit_capacity_bytes[m.device] < math.inf and self.bytes_on_unit(u, m) > 0
             for u, options in enumerate(self.options)
             for m in options
@@ -171,7 +189,7 @@ def search_spaces(
 ) -> list[SearchSpace]:
     """Return every choice of replicas, fused modes and slack in which each task has a mode.
 
-    ignore: limits to leave out ("memory", "lanes"), to find the limit that excludes all plans.
+    ignore: limits to leave out ("memory"), to find the limit that excludes all plans.
     only: the choices of replicas; None: all.
 
     Raises:
@@ -253,13 +271,14 @@ def slack_choices(graph: TaskGraph, limits: Limits) -> list[dict[EdgeKey, int]]:
     ]
 
 
+_ALONE = (*(LIMITS[key] for key in ("pin", "devices", "variants")), *ADDED)
+
+
 def allows(mode: Mode, limits: Limits) -> bool:
-    return all(
-        mode.device in limits.devices.get(t, (mode.device,))
-        and limits.pin.get(t, mode.device) == mode.device
-        and mode.variant in limits.variants.get(t, (mode.variant,))
-        for t in mode.tasks
-    )
+    """Return whether the limits allow a mode by itself."""
+    calls = (Call(mode.tasks, mode.device, mode.variant, mode.width, 0),)
+    given = ((limit.holds, getattr(limits, limit.field)) for limit in _ALONE)
+    return all(holds(value, calls) for holds, value in given if holds and value)
 
 
 Rank = Callable[[Mode], tuple[float, ...]]
@@ -354,23 +373,24 @@ def space_of(
             raise memory_error(x, members, size, held, room, platform)
         for u in members:
             options[u] = [m for m in options[u] if m.device in fits]
-    free = "lanes" in ignore
-    lanes = {
-        d.name: min(d.max_lanes, d.width, math.inf if free else limits.max_lanes or math.inf)
-        for d in platform.devices
-    }
+    most = limits.max_lanes or math.inf
+    lanes = {d.name: min(d.max_lanes, d.width, most) for d in platform.devices}
     return SearchSpace(
         x,
         costs,
-        tuple(tuple(modes) if every_mode else useful_modes(modes, costs) for modes in options),
+        tuple(
+            tuple(modes) if every_mode or limits.rules else useful_modes(modes, costs)
+            for modes in options
+        ),
         tuple(tuple(c) for c in classes),
         tuple(needs),
         tuple(read),
         capacity,
         {d: int(n) for d, n in lanes.items()},
-        math.inf if free or limits.max_lanes is None else limits.max_lanes,
+        most,
         unit_capacity,
         _apart(x, limits),
+        limits.rules,
     )
 
 

@@ -49,6 +49,7 @@ def applies_to(space: SearchSpace, problem: Problem) -> bool:
     lane. It knows no limit but memory: what breaks another one is a start of `loop_search`."""
     return (
         problem.objective == "throughput"
+        and not space.rules
         and _has_choice(space)
         and len(space.classes) >= FEW
         and (len(space.classes) >= MANY or is_acyclic(space))
@@ -57,9 +58,11 @@ def applies_to(space: SearchSpace, problem: Problem) -> bool:
 
 def overlaps(space: SearchSpace, problem: Problem) -> bool:
     """Return whether the value of an assignment depends on more than loads: on its orders around
-    cycles, on energy, or on rules that couple lanes (`loop_search`)."""
+    cycles, on energy, or on rules that couple lanes (`loop_search`). The search does not know
+    the rules of further limits: the period form has all of the time then."""
     return (
         len(space.expansion.nodes) >= LOOPS
+        and not space.rules
         and _has_choice(space)
         and (is_coupled(space, problem) or not is_acyclic(space))
     )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl.graph.limits import Call
 from pearl.planning.costs import Mode
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, delay_s
@@ -24,13 +27,17 @@ SCALE = 100.0
 """Size of a known plan's period and energy in the program's units: the solver's tolerance of 1e-6
 is then a relative 1e-8."""
 
+LIFTED = 1_000
+"""Combinations of ways that are tried before a way joins an exclusion (assumed)."""
+
 
 class PeriodForm:
     """The program of one choice of fusions and slack, to which cuts are added.
 
     The program omits, without loss: modes that another mode of the device beats in every respect
     that counts; arcs that lie on no cycle, which a schedule can always satisfy; and all but one of
-    the assignments that differ only by an exchange of interchangeable devices.
+    the assignments that differ only by an exchange of interchangeable devices. With rules of limits
+    in force, only the arcs are omitted.
 
     parts: whether fused modes are parts of calls (`fusion_space`), whose times pass between the
     firings of their members. Windows leave these out.
@@ -68,6 +75,9 @@ class PeriodForm:
         self._loads()
         self._memory()
         lane_rules(space, self.linear, self.x, self._places)
+        for rule in space.rules:
+            if rule.limit.rows is not None:
+                rule.limit.rows(rule.value, PeriodRows(self))
         self.energy = self._energy(self.transfers.joules, problem, known)
         if self.objective == "power_efficiency":
             self.objective_terms = self.energy
@@ -91,6 +101,7 @@ class PeriodForm:
             d.name: sum(w > 0 for w in widest[d.name]) <= p.lanes[d.name]
             and sum(widest[d.name]) <= d.width
             and p.max_lanes == math.inf
+            and not p.rules
             for d in platform.devices
         }
         kept = [self._undominated(u) for u in range(len(p.options))]
@@ -111,7 +122,7 @@ class PeriodForm:
                 linear.add([(v, 1.0) for v in whole.values()], 1.0, 1.0)
             else:
                 linear.add([t for d in sorted(devices) for t in self.on(members[0], d)], 1.0, 1.0)
-        for orbit in find_orbits(p, kept):
+        for orbit in () if p.rules else find_orbits(p, kept):
             self._in_turn(orbit)
         open_lanes: Terms = []
         for d in platform.devices:
@@ -124,6 +135,8 @@ class PeriodForm:
         """Return the options of a unit that no other option of the device beats in time, and in
         energy, width and memory of a unit if these count. Options with a pair term stay."""
         p = self.space
+        if p.rules:
+            return list(range(len(p.options[u])))
 
         def rank(m: Mode) -> tuple[float, ...]:
             e = m.estimate
@@ -323,11 +336,44 @@ class PeriodForm:
 
     def cut(self, a: Assignment) -> None:
         """Exclude this assignment."""
-        terms = []
-        for u, mode in enumerate(a.modes):
-            lane = u if self.own[mode.device] else a.lanes[u]
-            terms.append((self.x[u, self.space.options[u].index(mode), lane], 1.0))
-        self.linear.add(terms, 0.0, len(terms) - 1.0)
+        self._exclude({u: [self._way(a, u)] for u in range(len(a.modes))})
+
+    def _way(self, a: Assignment, u: int) -> tuple[int, int]:
+        mode = a.modes[u]
+        return self.space.options[u].index(mode), u if self.own[mode.device] else a.lanes[u]
+
+    def _exclude(self, ways: Mapping[int, Sequence[tuple[int, int]]]) -> None:
+        """Exclude all assignments in which each of these units has one of its ways."""
+        terms = [(self.x[u, *way], 1.0) for u, some in ways.items() for way in some]
+        self.linear.add(terms, 0.0, len(ways) - 1.0)
+
+    def _exclude_broken(self, a: Assignment) -> bool:
+        """Return whether an assignment breaks a rule of a limit, and exclude it with all that have
+        the same fault: fewest units, each with as many ways as break the rule together."""
+        p = self.space
+        if not p.breaks_rule(p.calls(a)):
+            return False
+
+        def breaks(choice: Mapping[int, Sequence[tuple[int, int]]]) -> bool:
+            return all(
+                p.breaks_rule(
+                    [p.call(u, p.options[u][o], k) for u, (o, k) in zip(choice, ways, strict=True)]
+                )
+                for ways in itertools.product(*choice.values())
+            )
+
+        broken = {u: [self._way(a, u)] for u in range(len(a.modes))}
+        for u in list(broken):
+            fewer = {v: ways for v, ways in broken.items() if v != u}
+            broken = fewer if breaks(fewer) else broken
+        for u in broken:
+            for way in self._by_unit[u]:
+                combinations = math.prod(len(ways) for v, ways in broken.items() if v != u)
+                new = way not in broken[u] and combinations <= LIFTED
+                if new and breaks(broken | {u: [way]}):
+                    broken[u].append(way)
+        self._exclude(broken)
+        return True
 
     @property
     def _unit(self) -> float:
@@ -336,15 +382,21 @@ class PeriodForm:
     def run(self, below: float, seconds: float) -> tuple[float, Assignment | None, bool]:
         """Return (proven lower bound of the cost, assignment, whether the solver finished).
 
-        The assignment is the best one that is not cut off and costs at most `below`. If there is
-        none, the assignment is None and the bound infinite.
+        The assignment is the best one that is not cut off, breaks no rule and costs at most
+        `below`. If there is none, the assignment is None and the bound infinite.
         """
-        most = below * self._unit
-        dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
-        if self.objective == "throughput" and dual < math.inf:  # cuts never decrease this bound
-            floor = self.linear.lower[self.period]
-            self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
-        return dual / self._unit, None if x is None else self._read(x), finished
+        most, until = below * self._unit, time.monotonic() + seconds
+        while True:
+            dual, x, finished = self.linear.minimise(self.objective_terms, most, seconds)
+            if self.objective == "throughput" and dual < math.inf:  # cuts never decrease this bound
+                floor = self.linear.lower[self.period]
+                self.linear.lower[self.period] = max(floor, min(dual * (1 - 1e-7), most))
+            found = None if x is None else self._read(x)
+            if found is None or not self._exclude_broken(found):
+                return dual / self._unit, found, finished
+            seconds = until - time.monotonic()
+            if seconds <= 0:
+                return dual / self._unit, None, False
 
     def _read(self, x: NDArray[np.float64]) -> Assignment:
         p = self.space
@@ -355,3 +407,19 @@ class PeriodForm:
             modes.append(p.options[u][o])
             lanes.append(lane)
         return Assignment(p.expansion, p.costs, tuple(modes), tuple(lanes))
+
+
+class PeriodRows:
+    """A period form as a limit's `rows` see it (`pearl.graph.limits.LimitProgram`)."""
+
+    def __init__(self, form: PeriodForm) -> None:
+        p, self.linear = form.space, form.linear
+        self.ways: list[tuple[Call, int]] = [
+            (p.call(u, p.options[u][o], lane), v) for (u, o, lane), v in form.x.items()
+        ]
+
+    def variable(self) -> int:
+        return self.linear.variable(1.0)
+
+    def at_most(self, terms: Sequence[tuple[int, int]], most: int) -> None:
+        self.linear.add([(v, float(n)) for v, n in terms], -math.inf, float(most))

@@ -64,7 +64,8 @@ def fewest_lanes(found: Candidate, problem: Problem) -> Candidate:
     tries, again = 0, True
     space: SearchSpace | None = None
     x, devices = found.assignment.expansion, problem.costs.platform.devices
-    if problem.limits.apart or any(d.unit_memory_bytes < math.inf for d in devices):
+    limits = problem.limits
+    if limits.apart or limits.rules or any(d.unit_memory_bytes < math.inf for d in devices):
         space = space_of(x, split_problem(problem, split_of(x.graph)), every_mode=True)
     while again:
         again = False

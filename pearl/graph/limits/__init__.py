@@ -1,20 +1,72 @@
-"""`Limits`: the plans that the user allows."""
+"""`Limits`: the plans that the user allows. Each limit is an entry of the table `LIMITS`.
+
+A further limit is one file with `LIMIT`, and the file's name in `FILES` (CONTRIBUTING).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 from pearl.errors import SpecError
+from pearl.graph.limits.record import Call, Limit, LimitProgram
+from pearl.graph.limits.shipped import SHIPPED
 from pearl_devices.validation import explain_misfit, is_names, is_number, is_whole, quote
+
+__all__ = [
+    "ADDED",
+    "LIMITS",
+    "SLACK_LIMITS",
+    "Call",
+    "Limit",
+    "LimitProgram",
+    "Limits",
+    "Rule",
+    "open_to_added",
+    "time_limit_faults",
+]
+
+FILES: tuple[str, ...] = (
+    # one name a line
+)
+"""Files of this folder with one more limit each, `LIMIT`."""
+
+ADDED: tuple[Limit, ...] = tuple(import_module(f"{__name__}.{name}").LIMIT for name in FILES)
+"""The limits of these files: whole numbers about the places of calls, and None by default."""
+
+LIMITS = {limit.key: limit for limit in (*SHIPPED, *ADDED)}
+"""Key in a spec → the limit."""
 
 SLACK_LIMITS = ("policy_lag", "prefetch", "insertion_lag", "priority_staleness")
 
+T = TypeVar("T")
+
+
+def open_to_added(cls: type[T]) -> type[T]:
+    """Give a class, before it becomes a dataclass, a field for each limit of `ADDED`."""
+    for limit in ADDED:
+        cls.__annotations__[limit.field] = int | None
+        setattr(cls, limit.field, None)
+    return cls
+
+
+class Rule(NamedTuple):
+    """A limit of `ADDED` with its value."""
+
+    limit: Limit
+    value: int
+
+    def holds(self, calls: Sequence[Call]) -> bool:
+        assert self.limit.holds is not None
+        return self.limit.holds(self.value, calls)
+
 
 @dataclass(frozen=True)
+@open_to_added
 class Limits:
     """Bounds on a plan. By default nothing is bounded except slack, which is 0.
 
@@ -73,6 +125,12 @@ class Limits:
         pairs = (task for pair in (*self.together, *self.apart) for task in pair)
         return frozenset((*self.devices, *self.variants, *self.pin, *self.replicas, *pairs))
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The limits of `ADDED` that are set."""
+        given = ((limit, getattr(self, limit.field)) for limit in ADDED)
+        return tuple(Rule(limit, value) for limit, value in given if value is not None)
+
     def without_slack(self) -> Limits:
         """The same limits with no slack beyond that of the graph."""
         return replace(self, **dict.fromkeys(SLACK_LIMITS, 0))  # type: ignore[arg-type]
@@ -105,6 +163,7 @@ class Limits:
         counts += [("averaging", self.averaging, 1)]
         if self.max_lanes is not None:
             counts.append(("max_lanes", self.max_lanes, 1))
+        counts += [(rule.limit.key, rule.value, rule.limit.least) for rule in self.rules]
         for name, number, least in counts:
             if not is_whole(number) or number < least:
                 problems.append(
