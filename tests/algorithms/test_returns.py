@@ -125,6 +125,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("variant", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)

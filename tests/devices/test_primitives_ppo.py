@@ -499,6 +499,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("case", "variant"),
     [*((case, "native") for case in CASES), ("value clipping", "torch"), ("rmsprop", "torch")],

@@ -56,6 +56,7 @@ def far(a: Buffers, b: Buffers) -> dict[str, float]:
     return found
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("clip", [0.0, 0.05])
 @pytest.mark.parametrize("batch", [4, 33, 64])
 @pytest.mark.parametrize("algorithm", PAIRED)

@@ -65,6 +65,7 @@ def by_name(e: Explanation, kind: str, name: str) -> WhatIf:
     return next(w for w in e.what_ifs if (w.kind, w.name) == (kind, name))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_what_ifs_are_fresh_solves_of_the_changed_problem(objective: str) -> None:
     graph = dqn(2, fused=True)
@@ -201,6 +202,7 @@ def test_runner_ups_are_valid_distinct_and_not_better(seed: int, tmp_path: Path)
             check_plan(loaded, Problem(graph, costs))
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", [s for s in range(40, 61) if s != 43])  # 43 has no plan
 def test_the_parts_of_the_bound_add_up_to_the_period(seed: int) -> None:
     graph, costs = random_problem(seed)

@@ -332,6 +332,7 @@ def fallible_plan():
     return told(system, checkpoint_every=400), plan
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("number", "status"),
     [

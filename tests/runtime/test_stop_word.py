@@ -115,6 +115,7 @@ def ppo_plan():
     return fused_plan({"algorithm": algorithm, "platform": "host", "train": train})
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "plan", "several"),
     [

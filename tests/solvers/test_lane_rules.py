@@ -71,6 +71,7 @@ def outcome(method: str, given: tuple[TaskGraph, CostTable, Limits], objective: 
     return plan.value if objective == "makespan" else plan.period_s
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("seed", range(30))
 def test_milp_finds_what_enumeration_finds(seed: int) -> None:
     given = pool(seed, firings=1 + seed % 2)

@@ -42,6 +42,7 @@ def test_a_bound_without_time_is_zero() -> None:
     assert LoadProgram(p, 1.0).solve(time.monotonic() - 1) == 0.0
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_many_tasks_are_planned_close_to_a_proven_bound(
     ratio: float, monkeypatch: pytest.MonkeyPatch

@@ -83,6 +83,7 @@ def rehearsed(given: Any) -> Rehearsal:
 READ = sorted(bordering.SPACES)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("space", READ)
 def test_an_observation_is_the_same_wherever_it_is_read(space: str) -> None:
     """In training, in a batch, in `Policy.act` alone, together and flat, and by gymnasium."""
@@ -208,6 +209,7 @@ def test_a_fault_stops_a_run_in_one_sentence_with_its_place(fault: str, lanes: s
     assert "made again" not in text
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_the_check_says_what_a_run_would_meet(fault: str) -> None:
     space, said = FAULTS[fault]
@@ -331,6 +333,7 @@ def test_a_column_of_rewards_is_taken() -> None:
     assert run.status == "done"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("fault", "space"), [("nan", "box"), ("missing", "dict"), ("four", "box"),
                                               ("reward_two", "box")])  # fmt: skip
 def test_environments_in_processes_are_read_alike(fault: str, space: str) -> None:

@@ -166,6 +166,7 @@ def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(monkeypatch, tmp
     assert "Plan kept: the plan takes" in decision
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("said", "true", "limits"),
     [(UPDATE_WRONG, SECONDS, LIMITS), (PREFETCHING, SLOWER, TWO_LANES)],
@@ -265,6 +266,7 @@ def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     monkeypatch.setattr(plan_change, "incompatible_arrays", lambda old, new: ["rng.inference#1"])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("fault", "options", "said"),
     [(_full_disk, {}, "No space left"),

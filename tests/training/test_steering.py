@@ -73,6 +73,7 @@ def test_events_tell_what_the_run_did(plan, tmp_path, monkeypatch):
     np.testing.assert_array_equal(end.policy_last.parameters, trainer.policy_last.parameters)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("moment", ["on_progress", "on_evaluation", "on_checkpoint"])
 def test_stop_ends_a_run_whole_and_it_goes_on(moment, plan, tmp_path):
     whole, cut, resumed = (
@@ -94,6 +95,7 @@ def test_stop_ends_a_run_whole_and_it_goes_on(moment, plan, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["stopped"] is None
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_a_callback_raises_ends_the_run_with_a_checkpoint_and_is_raised(
     moment, plan, tmp_path
