@@ -118,16 +118,6 @@ def test_tensorboard_reads_what_is_written(plan, tmp_path):
     assert found.Scalars("updates")[-1].value == run.updates
 
 
-def test_a_video_of_an_episode(plan, tmp_path):
-    pytest.importorskip("moviepy")
-    pytest.importorskip("pygame")
-    run = train(plan, Video(tmp_path, every=2))
-    assert run.status == "done"
-    (file,) = tmp_path.glob("*.mp4")
-    assert file.name.startswith("env-step-480")
-    assert file.stat().st_size > 500
-
-
 def test_a_video_plays_actions_of_the_space(monkeypatch, tmp_path):
     """Actions of this environment begin at another number than 0."""
     taken = []

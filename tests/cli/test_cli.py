@@ -179,13 +179,6 @@ def test_list_writes_what_it_says(kind: str) -> None:
         assert item["name"] in text
 
 
-def test_devices_writes_what_it_says() -> None:
-    found = Ran("devices", "--json", "-").object()
-    assert problems(found, "devices") == []
-    assert any(d["real"] for d in found["devices"])
-    assert found["devices"][0]["name"] in Ran("devices").out
-
-
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of a process that has just started, whose measuring would fail."""
@@ -364,16 +357,6 @@ def test_train_writes_a_whole_run_folder(trained: Path) -> None:
     assert {"metrics.csv", "report.html"} <= {p.name for p in trained.iterdir()}
     assert stored["simulated"] is True
     assert stored["env_steps"] >= 600
-
-
-def test_report_says_again_what_train_said(trained: Path) -> None:
-    (trained / "report.html").unlink()
-    ran = Ran("report", trained, "--json", "-")
-    assert problems(ran.object(), "run") == []
-    assert ran.object() == load_run(trained).to_json()
-    page = (trained / "report.html").read_text(encoding="utf-8")
-    assert "simulated" in page
-    assert "simulated" in Ran("report", trained).out
 
 
 def test_a_report_of_a_folder_that_cannot_be_written_is_printed(

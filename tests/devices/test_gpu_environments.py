@@ -165,7 +165,3 @@ def test_another_environment_is_refused_by_name(program: str, sizes: dict[str, A
     k = kernel("env_step", program=program, envs=2, act=0, **sizes)
     with pytest.raises(UnsupportedError, match=f"env_step: '{program}'.*'cuda'"):
         environments.bind_step(k, {}, HostDriver())
-
-
-def test_the_sources_numbers_of_environments_name_all_native_ones() -> None:
-    assert sorted(environments.IN_SOURCE) == sorted(NATIVE_ENVS)

@@ -261,16 +261,3 @@ def test_every_byte_between_calls_is_paid_for_by_both() -> None:
     assert extra.get(learning, 0.0) == pytest.approx(0.0)  # what stays within a call is not carried
     everything = max(extra, key=len)
     assert extra[everything] == pytest.approx(0.0)
-
-
-def test_with_one_lane_no_mode_takes_two_cores() -> None:
-    found = spec(max_lanes=1)
-    found["algorithm"] = {
-        "name": "ddpg", "env": "Pendulum-v1", "num_envs": 1, "hidden": [16, 16], "batch_size": 16
-    }  # fmt: skip
-    system = pearl.load(found)
-    host = replace(system.platform.devices[0], width=2, max_lanes=2)
-    system = replace(system, platform=replace(system.platform, devices=(host,)))
-    assert all(m.width == 1 for m in problem(system)[1].modes)
-    wide = replace(system, limits=replace(system.limits, max_lanes=2))
-    assert any(m.width == 2 for m in problem(wide)[1].modes)

@@ -25,13 +25,6 @@ SPEC = {
 RATE = "algorithm.learning_rate"
 
 
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("0..3", [0, 1, 2, 3]), ("7", [7]), ("4, 0..1", [4, 0, 1])]
-)
-def test_seeds_are_ranges_and_lists(text, seeds):
-    assert members.parse_seeds(text) == seeds
-
-
 def test_values_are_read_as_in_a_file():
     assert members.parse_over(f"{RATE}=1e-4,3e-4") == (RATE, [1e-4, 3e-4])
     assert members.parse_over("algorithm.hidden=[64, 64],[32]")[1] == [[64, 64], [32]]

@@ -169,24 +169,6 @@ def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_g
         assert len(file.readlines()) > 3
 
 
-@pytest.mark.parametrize("error", [ValueError("no\nmore"), SystemExit(3)])
-def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, whole, tmp_path):
-    cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(2))
-
-    def listen(now):
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        cut.train(out=tmp_path, progress=listen)
-    assert raised.value is error
-    run = load_run(tmp_path)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    assert (run.status, run.message) == ("failed", f"the progress listener raised {text}")
-    assert 0 < run.env_steps < 800
-    assert resumed.train(out=tmp_path, resume=True).status == "done"
-    assert_equal(whole, arrays(resumed))
-
-
 @pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, 11, 64), (0.025, 2, 8)])
 def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
     seconds, fewest, most, plan, whole, monkeypatch
