@@ -108,6 +108,7 @@ def test_one_block_and_several_note_episodes_in_the_order_of_environments(order:
     assert len(np.unique(found["episode.returns"])) == EPISODES
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("envs", [1, 256, 65_536 + 300])
 def test_any_number_of_environments(envs: int) -> None:
     """One, a whole block, and more blocks than a block has threads, for a step alone."""

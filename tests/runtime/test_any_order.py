@@ -118,6 +118,7 @@ def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
     return ages
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "env", "lag", "options", "ratio"),
     [
@@ -207,6 +208,7 @@ def unfollowed(arrays):
     return sum(e.tobytes() not in obs for e, o in zip(ends, over, strict=True) if not o)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "env"), [("threads", "native"), ("threads", WALK), ("processes", WALK)]
 )
@@ -239,6 +241,7 @@ def test_a_failing_environment_of_an_actor_is_named_and_started_anew(lanes, tmp_
     assert "RuntimeError: the simulator has diverged" in event
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "fault", "policy"),
     [
@@ -263,6 +266,7 @@ def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault
     assert not workers()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("env", ["native", WALK])
 def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)

@@ -162,6 +162,7 @@ def test_an_environment_that_fails_whenever_it_is_made_anew_ends_the_run(lanes):
     assert "made again 3 times and failed each time" in run.message
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "fault", "policy"),
     [

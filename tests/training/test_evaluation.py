@@ -107,6 +107,7 @@ def failing(monkeypatch, request):
     return state
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", ["raise", "block"])
 def test_an_environment_that_fails_in_evaluation_ends_the_run_whole(fault, failing, tmp_path):
     whole = faulty("", tmp_path)

@@ -161,6 +161,7 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
     assert other.told == beside[1].told
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", ["raise", "hard"])
 def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_ends_it(
     fault, beside, tmp_path
