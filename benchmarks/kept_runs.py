@@ -20,7 +20,6 @@ from benchmarks.bars import (
     ABSENT,
     ONE_THREAD,
     AbsentError,
-    Bar,
     answer,
     machine,
     named_pythons,
@@ -31,10 +30,6 @@ from benchmarks.returns_cases import EPISODES
 from benchmarks.returns_table import tables
 
 OURS = "ours"
-BEGIN = "PEARL_BENCHMARK_BEGIN_S"
-"""Environment variable: the monotonic clock when the process of a run was started."""
-PREPARING_SEED = 1_000
-"""Of a run before the first one that counts."""
 Results = dict[str, dict[str, dict[str, Any]]]
 """Case → who → {settings, version, seeds: {seed: {final, cpu_s, …}}}."""
 
@@ -79,9 +74,7 @@ class Kept:
     name: of its module and its results file. cases: name → case, which has `name`, `seeds` and
     `peers`. settings: of a case and who trains, the digest of what decides a run. one: trains, and
     gives `final`, `version` and what else is kept. peers: peer → what its interpreter must have.
-    quick: the name of a case and how many seeds of it, for --quick. tables: prints the runs of the
-    cases and gives their bars. prepared: before the first run that is lacking of a case and who
-    trains, a run that does not count fills the caches.
+    quick: the name of a case and how many seeds of it, for --quick.
     """
 
     name: str
@@ -90,8 +83,6 @@ class Kept:
     one: Callable[[Any, str, int], dict[str, Any]]
     peers: Mapping[str, str]
     quick: tuple[str, int]
-    tables: Callable[[str, Sequence[Any], Any], list[Bar]] = tables
-    prepared: bool = False
 
     def write(self, path: Path, runs: Results) -> None:
         """The whole file, a run a line, or not at all."""
@@ -142,18 +133,9 @@ class Kept:
     def start(self, case: Any, who: str, seed: int, python: str) -> dict[str, Any]:
         """A run in a process of its own; exits with its last words if it fails."""
         what, given = f"{case.name}, {who}, seed {seed}", ["--one", case.name, who, str(seed)]
-        env = ONE_THREAD | {BEGIN: str(time.monotonic())}
-        if self.prepared:
-            from pearl_devices.cache_folder import cache_folder
-
-            env |= {
-                "JAX_COMPILATION_CACHE_DIR": str(cache_folder() / "benchmarks" / "jax"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-                "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
-            }
         module = f"benchmarks.{self.name}"
         try:
-            found: dict[str, Any] = run_module(what, module, given, python=python, env=env)
+            found: dict[str, Any] = run_module(what, module, given, python=python, env=ONE_THREAD)
         except AbsentError as error:
             sys.exit(f"{what}: {error}")
         return found
@@ -200,17 +182,13 @@ class Kept:
         cases = self.selected(options.cases)
         pythons = {OURS: sys.executable} | named_pythons(options.peer, self.peers)
         todo = self.missing(read(options.results), cases, options.seeds, pythons)
-        ready = set[tuple[str, str]]()
         for done, (case, who, seed) in enumerate([] if options.show else todo):
-            if self.prepared and (case.name, who) not in ready:
-                self.start(case, who, PREPARING_SEED, pythons[who])
-                ready.add((case.name, who))
             run = self.start(case, who, seed, pythons[who])
             print(f"{done + 1}/{len(todo)} {case.name}, {who}, seed {seed}: {run}", flush=True)
             self.add(options.results, case, who, seed, run)
         runs, whos = read(options.results), (OURS, *self.peers)
         counted = {c.name: {w: self.current(runs, c, w) for w in whos} for c in cases}
-        bars = self.tables(self.name, cases, counted)
+        bars = tables(self.name, cases, counted)
         status = verdict(self.name, bars, [], options.json, {"cases": counted})
         lacking = self.missing(runs, cases, options.seeds, whos)
         for who in sorted({who for _, who, _ in lacking}):
@@ -223,7 +201,7 @@ class Kept:
         name, seeds = self.quick
         case = self.cases[name]
         found = {str(s): self.start(case, OURS, s, sys.executable) for s in range(seeds)}
-        self.tables(self.name, [case], {name: {OURS: found}})
+        tables(self.name, [case], {name: {OURS: found}})
         left_out = [f"{known}, {c.seeds} seeds" for known, c in self.cases.items()]
         values = {"cases": {name: {OURS: found}}}
         return verdict(self.name, [], left_out, json_path, values)

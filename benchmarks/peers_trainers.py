@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import peers_workloads as shared
@@ -16,18 +16,12 @@ from benchmarks.peers_workloads import Clock, Workload
 
 def stable(name: str, load: Workload, seed: int) -> float:
     """stable-baselines3, and sbx, which has its interface over JAX."""
-    clock, steps = Clock(shared.WARM), load.peer_steps[name]
-    stable_model(name, load, seed, steps, lambda: clock.env(load.env)).learn(steps)
-    return clock.rate()
-
-
-def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callable[[], Any]) -> Any:
-    """A model of either that `learn(steps)` trains. make: makes an environment."""
     import numpy as np
     import torch
     from stable_baselines3.common.noise import NormalActionNoise
     from stable_baselines3.common.vec_env import DummyVecEnv
 
+    clock, steps = Clock(shared.WARM), load.peer_steps[name]
     torch.set_num_threads(1)
     if name == "sb3":
         import stable_baselines3 as library
@@ -39,7 +33,7 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
         import sbx as library
 
         relu, tanh = flax.linen.relu, flax.linen.tanh
-    envs = DummyVecEnv([make] * load.envs)
+    envs = DummyVecEnv([lambda: clock.env(load.env)] * load.envs)
     settings: dict[str, Any] = {
         "seed": seed, "gamma": shared.DISCOUNT, "learning_rate": load.learning_rate,
         "policy_kwargs": {"net_arch": list(load.hidden), "activation_fn": relu},
@@ -69,7 +63,8 @@ def stable_model(name: str, load: Workload, seed: int, steps: int, make: Callabl
         settings["tau"] = shared.TAU
     if load.algorithm == "ddpg":
         settings["action_noise"] = NormalActionNoise(np.zeros(1), np.full(1, shared.NOISE))
-    return getattr(library, load.algorithm.upper())("MlpPolicy", envs, **settings)
+    getattr(library, load.algorithm.upper())("MlpPolicy", envs, **settings).learn(steps)
+    return clock.rate()
 
 
 def tianshou(load: Workload, seed: int) -> float:

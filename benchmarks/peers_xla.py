@@ -25,7 +25,9 @@ def run(load: Workload, seed: int) -> float:
     import jax
     from jax import lax
 
-    body, state, per = built(load, seed)
+    build = {"dqn": _dqn, "ddpg": _actor_critic, "sac": _actor_critic, "ppo": _ppo}[load.algorithm]
+    body, state = build(load, jax.random.key(seed))
+    per = load.envs * (shared.HORIZON if load.algorithm == "ppo" else 1)  # env steps
     rounds = max(load.peer_steps["xla"] // (per * CALLS), 1)
     program = jax.jit(lambda s: lax.scan(body, s, None, rounds), donate_argnums=0)
     state, episodes = jax.block_until_ready(program(state))
@@ -36,50 +38,6 @@ def run(load: Workload, seed: int) -> float:
     if int(episodes.sum()) == 0:
         raise RuntimeError("no episode ended: the program does not step its environments")
     return CALLS * rounds * per / spent
-
-
-def built(load: Workload, seed: int) -> tuple[Body, Any, int]:
-    """One iteration for `scan`, its first state, and the env steps of an iteration."""
-    import jax
-
-    build = {"dqn": _dqn, "ddpg": _actor_critic, "sac": _actor_critic, "ppo": _ppo}[load.algorithm]
-    body, state = build(load, jax.random.key(seed))
-    return body, state, load.envs * (shared.HORIZON if load.algorithm == "ppo" else 1)
-
-
-def greedy(load: Workload, episodes: int, longest: int) -> Callable[[Any, Any], Any]:
-    """(state of the loop, key) → returns of so many greedy episodes in lock-step.
-
-    longest: env steps of an episode at most.
-    """
-    import jax
-    from jax import lax
-    from jax import numpy as jnp
-
-    start, see, step = (_cartpole if load.env.startswith("CartPole") else _pendulum)(episodes)
-
-    def act(state: Any, x: Any) -> Any:
-        if load.algorithm == "dqn":
-            return _apply(state[2], x, jax.nn.relu).argmax(1)
-        if load.algorithm == "ppo":
-            return _apply(state[1][0], x, jnp.tanh).argmax(1)
-        return 2 * jnp.tanh(_apply(state[2][0][0], x, jax.nn.relu)[:, :1])
-
-    def play(state: Any, key: Any) -> Any:
-        def on(carry: Any) -> Any:
-            return (carry[0] < longest) & ~carry[2].all()
-
-        def once(carry: Any) -> Any:
-            count, envs, ended, total = carry
-            envs, _, reward, _, over = step(
-                envs, act(state, see(envs)), jax.random.fold_in(key, count)
-            )
-            return count + 1, envs, ended | over, total + jnp.where(ended, 0.0, reward)
-
-        nothing = jnp.zeros(episodes)
-        return lax.while_loop(on, once, (0, start(key), nothing > 0, nothing))[3]
-
-    return play
 
 
 def _cartpole(envs: int) -> tuple[Any, Any, Any]:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 from hypothesis import settings
@@ -40,8 +41,14 @@ LIMIT_S = 180.0
 is slow."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A fault of a protocol is a failure, not a test that hangs."""
+    """Of a sweep, the first of every N cases is not slow. And a fault of a protocol is a failure,
+    not a test that hangs."""
+    for _, cases in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        for number, case in enumerate(cases):
+            if (sweep := case.get_closest_marker("sweep")) and number % sweep.args[0]:
+                case.add_marker(pytest.mark.slow)
     if not config.pluginmanager.hasplugin("timeout"):
         return
     for item in items:

@@ -60,6 +60,7 @@ def run(trained: Path, tmp_path: Path) -> Iterator[Path]:
         assert sound.read_bytes() == PRECIOUS
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_command_follows_a_link_waits_or_reads_without_end(
@@ -105,6 +106,7 @@ def test_a_lock_is_no_link_also_no_hard_one(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_bytes() == PRECIOUS
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("make", [*LINKS, pipe, unix_socket])
 @pytest.mark.parametrize(
     "name",

@@ -10,13 +10,9 @@ PARTS = {
     "sdf": "periods of synchronous dataflow graphs",
     "placement": "RL loops of language models on groups of GPUs",
     "certificates": "proofs that a second program checks",
-    "layers": "published placements of layers", "speed": "small problems to proof",
-    "scale": "a thousand tasks", "hosts": "a plan for 64 hosts of eight devices",
-    "jobshop": "makespans of flexible job shops",
-    "methods": "list schedulers beside each other",
+    "hosts": "a plan for 64 hosts of eight devices",
     "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
-    "pipelines": "training of pipelines with micro-batches in flight",
 }  # fmt: skip
 """Part → its subject."""
 

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
 import warnings
 from dataclasses import replace
-from itertools import count
 from statistics import NormalDist
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import pearl
-from pearl import Limits, SpecError, advice, solve
+from pearl import Limits, SpecError, solve
 from pearl.advice import advise, case, hardware, sizes
-from pearl.advice.case import Case, Finding
+from pearl.advice.case import Case
 from pearl.advice.comparison import compare, how_sure
 from pearl.advice.measuring import INNER, OUTER, condition_on
-from pearl.advice.page import verdict_text
-from pearl.cli import app
 from pearl.planning.costs import CostTable
 from pearl.planning.draws import Draws, uncertainties
 from pearl.planning.plans import Plan
-from pearl.report.report import Report
 from pearl.testing.graphs import devices, loop, mode, star
 from pearl_estimators import Estimate
 from tests.graphs import dqn, dqn_costs
@@ -130,12 +123,6 @@ def test_what_a_measurement_tells_is_known_and_the_rest_still_drawn() -> None:
     assert set(drawn.known) == set(known.parts())  # nothing else is told
 
 
-def test_no_plan_is_sought_when_the_time_is_over() -> None:
-    plan = solve(loop("x"), two(Estimate(1.0, 1.0, 0.9, 1.1), Estimate(2.0, 2.0, 1.9, 2.1)))
-    case = Case(pearl.load(SPEC), plan, Draws(1), time.monotonic() - 1, ("spec.yaml",))
-    assert case.plan_system(case.system) is None
-
-
 @pytest.fixture(scope="module")
 def found() -> pearl.advice.Advice:
     asked = ("bound", "limits", "devices", "buy", "replay", "environments", "sure", "sizes")
@@ -180,37 +167,6 @@ def test_a_replay_that_may_live_anywhere_is_said_not_to_matter() -> None:
     assert re.match(r"It does not matter \(\d\.\d %\): ", verdict.answer)
     assert "%" not in verdict.answer.partition(")")[2]
     assert verdict.share == 1.0
-
-
-def test_questions_that_leave_no_choice_are_shown_only_where_they_are_asked() -> None:
-    spec = {"algorithm": SPEC["algorithm"], "platform": {"devices": {"cpu": FEW}}}
-    whole = advise(spec, time_limit_s=LONG_S)
-    asked = [v.question for v in whole.verdicts]
-    assert "Where should the replay live?" not in asked
-    assert not [q for q in asked if q.startswith("Would another")]
-    assert {"replay", "sizes", "actors", "learners"} <= set(whole.settled)
-    assert f"No choice is left about: {'; '.join(whole.settled)} (--about" in str(whole)
-    (one,) = advise(spec, about=["replay"], time_limit_s=LONG_S).verdicts
-    assert one.answer == "On cpu, the only device there is."
-
-
-FEW = {
-    "kind": "cpu", "source": "test", "width": 1, "peak": "100 GFLOP/s", "overhead": "1 us",
-    "memory_bandwidth": "50 GB/s", "idle_power": "20 W", "active_power": "80 W",
-}  # fmt: skip
-
-
-def test_a_limit_that_holds_by_default_is_left_out_too() -> None:
-    """On platform host a plan has one lane unless the spec says otherwise; two cores do more."""
-    spec = {"algorithm": {"name": "ddpg", "env": "Pendulum-v1"}}
-    host = pearl.load({**spec, "platform": {"devices": {"cpu": "xeon_gold_6326"}}})
-    held = pearl.load(spec)
-    assert held.limits.max_lanes == 1
-    case = replace(held, platform=host.platform)
-    (one, *_) = advise(case, about=["limits"], time_limit_s=LONG_S).verdicts
-    assert one.question == "What does your limit max_lanes: 1 cost?"
-    assert one.numbers["ratio"] > 1.05
-    assert "limits.max_lanes=null" in one.command
 
 
 def test_the_number_of_actors_is_that_of_the_best_plans() -> None:
@@ -275,26 +231,6 @@ def test_the_object_fits_its_schema_and_the_page_has_every_verdict(found) -> Non
     assert found.left_out == ()
 
 
-def test_a_spec_may_ask_for_the_plan_of_least_regret() -> None:
-    small = {**SPEC["algorithm"], "hidden": [64, 64], "batch_size": 64}  # type: ignore[dict-item]
-    plan = pearl.plan({"algorithm": small, "platform": "cpu_gpu", "objective": "robust"})  # type: ignore[arg-type]
-    assert plan.regret is not None
-    assert plan.regret.mean <= plan.regret.worst
-    assert "by the least mean regret" in Report(plan).text(100, verbose=True)
-
-
-def test_devices_of_the_catalogue_are_added_with_a_link_of_their_kind() -> None:
-    platform = pearl.load(SPEC).platform
-    more, as_host = hardware.platform_with(platform, "rtx_4090", 2)
-    assert not as_host
-    assert [d.name for d in more.devices[3:]] == ["rtx_4090", "rtx_4090_2"]
-    shipped = platform.route("cpu", "gpu")[0]
-    assert more.route("cpu", "rtx_4090_2")[0].bytes_per_s == shipped.bytes_per_s
-    other, as_host = hardware.platform_with(platform, "epyc_7763")
-    assert as_host
-    assert other.device("cpu").model != platform.device("cpu").model
-
-
 def test_a_device_that_is_not_there_is_named_with_the_nearest() -> None:
     for given, why in (
         ({"add": ["rtx_409"]}, "did you mean rtx_4090"), ({"add": "rtx_4090"}, "list of names"),
@@ -303,28 +239,3 @@ def test_a_device_that_is_not_there_is_named_with_the_nearest() -> None:
     ):  # fmt: skip
         with pytest.raises(SpecError, match=why):
             advise(SPEC, **given)  # type: ignore[arg-type]
-
-
-def test_a_name_cannot_write_to_the_terminal() -> None:
-    text = verdict_text(Finding("What of a\x1b[31mb?", "It \x07 rings.", "pearl plan x"), [])
-    assert "\x1b" not in text
-    assert "\x07" not in text
-
-
-def test_the_command_prints_the_page_and_its_object(tmp_path, monkeypatch) -> None:
-    """By a clock that every look moves on by 2 s, so that the last questions have no time."""
-    looks = count(0, 2)
-    for module in (advice, case):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(looks))))
-    spec = tmp_path / "my spec.yaml"
-    spec.write_text(json.dumps({**SPEC, "limits": {}}))
-    ran = CliRunner().invoke(app, ["advise", str(spec), "--time-limit", "30", "--json", "-"])
-    assert ran.exit_code == 0, ran.output
-    value = json.loads(ran.stdout)
-    assert problems(value, "advise") == []
-    assert value["verdicts"][0]["command"] == f"pearl plan '{spec}' --explain"
-    assert value["left_out"][-3:] == ["actors", "learners", "capacities"]
-    assert "advise: bound" in ran.stderr
-    wrong = CliRunner().invoke(app, ["advise", str(spec), "--add", "gtx"])
-    assert wrong.exit_code == 2
-    assert "no device of the catalogue" in wrong.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -159,17 +158,6 @@ def test_a_log_of_a_file_is_learned_from_like_one_that_was_collected(tmp_path: P
     assert np.array_equal(learned(document)["learner.tables"], whole)
 
 
-def test_a_policy_from_a_log_acts_and_is_evaluated() -> None:
-    document = spec(collect=30_000, averaging=2)
-    document["train"] |= {"steps": 600_000, "final_episodes": 50}
-    document["algorithm"]["discount"] = 0.99
-    trainer = pearl.compile(document, emulate=True, seed=3)
-    run = trainer.train()
-    assert run.status == "done"
-    assert run.returns["eval_mean"] > 0.3  # a random policy: 0.014
-    assert trainer.policy.act(14).shape == ()
-
-
 def wrong(tmp_path: Path, **changed: Any) -> str:
     """A log of four transitions with these fields changed; a field that is None is left out."""
     fields = {f: np.arange(4) for f in ("state", "action", "next_state")}
@@ -224,13 +212,6 @@ def test_sarsa_needs_the_next_actions_and_chunks_a_transition_each(tmp_path: Pat
         pearl.plan(pearl.load(document))
 
 
-def test_averaging_without_tables_is_refused() -> None:
-    document = spec(averaging=2)
-    del document["algorithm"]["offline"]
-    with pytest.raises(SpecError, match=r"limits\.averaging: given 2; only tables that learn"):
-        pearl.load(document)
-
-
 def test_a_scale_by_which_a_table_could_overflow_is_refused_with_one_that_fits() -> None:
     document = spec("CliffWalking-v1", format="int32", scale=2**24)
     said = (
@@ -240,9 +221,3 @@ def test_a_scale_by_which_a_table_could_overflow_is_refused_with_one_that_fits()
         pearl.compile(document, emulate=True)
     document["algorithm"]["offline"]["scale"] = 1048576
     pearl.compile(document, emulate=True)
-
-
-def test_gymnasium_agrees_with_the_sizes_of_these_tests() -> None:
-    for env, (states, actions) in SIZES.items():
-        made: Any = gymnasium.make(env)
-        assert (made.observation_space.n, made.action_space.n) == (states, actions)

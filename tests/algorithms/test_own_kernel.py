@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -166,11 +165,6 @@ def test_it_is_timed_where_it_runs_and_assumed_elsewhere() -> None:
     assert guess.low_s < found.latency_s < guess.high_s
 
 
-def test_a_block_that_took_less_than_no_time_is_no_error() -> None:
-    """By a clock that stands still while others have the core, which is read a little late."""
-    assert user_code_timing._estimate((2e-6, -1e-6, 3e-6), "a busy machine").low_s == 0.0
-
-
 def test_actors_of_uneven_speed_are_refused_with_the_task() -> None:
     limits = {"replicas": {"step": 2, "act": 2}, "any_order": True, "max_lanes": 3}
     with pytest.raises(SpecError, match=r"any_order: bonus works on transitions before they are"):
@@ -226,19 +220,6 @@ def test_a_faulty_record_is_one_sentence_that_names_it(changes, tmp_path, monkey
     assert "\n" not in str(found.value)
 
 
-def test_no_record_of_that_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    write(tmp_path, "{}")
-    for name, text in {
-        "faulty:NONE": "faulty:NONE: it has no NONE; a pearl_devices.kernels.KernelKind is needed",
-        "faulty:OTHER": "faulty:OTHER: OTHER is 3; a pearl_devices.kernels.KernelKind is needed",
-        "nowhere:KIND": "nowhere:KIND: its module cannot be imported: No module named 'nowhere'",
-    }.items():
-        with pytest.raises(KernelKindError, match=text):
-            kernel(name, envs=4)
-    assert kernel("faulty:KIND", envs=4).bytes_out == 16
-
-
 def test_a_function_that_cannot_be_bound_or_fails_names_itself(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     arrays = {"step.reward": np.zeros(4, np.float32)}
@@ -261,43 +242,6 @@ def test_a_function_that_cannot_be_bound_or_fails_names_itself(tmp_path, monkeyp
             cpu.bind(kernel("faulty:KIND", envs=4), variant, arrays)()
     with pytest.raises(CalibrationError, match="faulty:raises failed: RuntimeError: no such luck"):
         user_code_timing.time_user_kernel(kernel("faulty:KIND", envs=4), "python")
-
-
-ALGORITHM = """
-from examples import rnd
-from examples.rnd import *
-from pearl.algorithms import dqn
-from pearl.graph.insertion import inserted
-from pearl.graph.task_graph import Task
-from pearl_devices import kernel
-def graph(system):
-    task = Task("bonus", kernel("faulty:KIND", envs=8))
-    return inserted(dqn.graph(system), task, after="step", before="store")
-def initialise(buffers, system, seed):
-    dqn.initialise(buffers, system, seed)
-"""
-
-
-@pytest.mark.parametrize("command", ["check --import", "plan", "train"])
-def test_every_command_says_what_a_record_lacks_in_one_sentence(command, tmp_path):
-    (tmp_path / "faulty.py").write_text(RECORD.replace("CHANGES", "{'writes': ()}"))
-    (tmp_path / "my").mkdir()
-    (tmp_path / "my/loop.py").write_text(ALGORITHM)
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        "algorithm: {name: my.loop, env: MountainCar-v0, num_envs: 8}\nplatform: cpu_gpu\n"
-    )
-    words = [sys.executable, "-m", "pearl", *command.split(), str(spec)]
-    path = f"{tmp_path}:{ROOT}:{ROOT / 'devices'}:{ROOT / 'estimators'}"
-    import os
-
-    done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert done.returncode != 0
-    said = " ".join((done.stdout + done.stderr).split())
-    assert "kernel kind faulty:KIND: writes is empty; it must name the arrays" in said
-    assert "Traceback" not in said
 
 
 def test_a_shipped_kind_may_not_hide_behind_a_path() -> None:

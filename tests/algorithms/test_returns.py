@@ -125,6 +125,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("variant", ["native", "torch"])
 @pytest.mark.parametrize("case", CASES)
@@ -240,6 +241,7 @@ def test_nothing_is_read_once_it_is_free(variant: str) -> None:
     assert np.isnan(poisoned.arrays["learner.actor"]).any()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("lanes", ["threads", "processes"])
 def test_several_lanes_learn_what_one_learns(lanes: str) -> None:
     given = {**spec("a2c", N_STEP), "limits": {"max_lanes": 2}}

@@ -10,9 +10,8 @@ import pytest
 
 import pearl
 import pearl.algorithms
-from pearl.algorithms import ALGORITHMS, algorithm
+from pearl.algorithms import ALGORITHMS
 from pearl.errors import SpecError
-from pearl.spec.reading import load_static
 from tests.cli.test_cli import Ran
 
 GOOD = """
@@ -80,20 +79,6 @@ def test_options_of_a_module_are_checked_by_name(module: Any) -> None:
     assert "unknown key (did you mean heads?)" in said(**{"algorithm.head": 1})
 
 
-def test_a_module_that_is_not_imported_may_have_options_that_nobody_knows(module: Any) -> None:
-    algorithm_ = {**SPEC["algorithm"], "heads": 99, "network": "a.b:c"}
-    stated = load_static({"algorithm": algorithm_})
-    assert "own.mine" not in sys.modules
-    assert (stated.raw["algorithm"]["heads"], stated.raw["algorithm"]["network"]) == (99, "a.b:c")
-    with pytest.raises(SpecError, match=r"algorithm\.num_envs: given 0; allowed: at least 1"):
-        load_static({"algorithm": {**algorithm_, "num_envs": 0}})
-
-
-def test_a_module_says_which_actions_it_can_choose(module: Any) -> None:
-    spaces = {"obs": 4, "act": 1, "low": -1, "high": 1}
-    assert "own.mine needs discrete ones" in said(**{"algorithm.spaces": spaces})
-
-
 FAULTS = [
     (GOOD.replace("def graph", "def graf"), "own/mine.py is no algorithm: it has no graph;"),
     (GOOD.replace("def losses", "def loss"), "it has no losses;"),
@@ -117,12 +102,6 @@ def test_a_faulty_module_is_one_sentence(module: Any, text: str, sentence: str) 
     line = said()
     assert line.startswith("<spec>: algorithm.name: own.mine: ")
     assert sentence in line
-
-
-def test_a_graph_that_is_none_is_one_sentence(module: Any) -> None:
-    module(GOOD.replace("return build", "build"))
-    with pytest.raises(SpecError, match=r"own\.mine: its graph returns a NoneType; a TaskGraph is"):
-        algorithm("own.mine").graph(pearl.load(SPEC))
 
 
 @pytest.mark.parametrize("text", [None, GOOD.replace("def losses", "def loss")])

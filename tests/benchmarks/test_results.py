@@ -66,10 +66,8 @@ QUICKEST: dict[str, tuple[str, ...]] = {
     "peers": ("--quick",),
     "protocol": ("--quick",),
     "returns": ("--quick",),
-    "rollout_windows": ("memory",),
     "solver": ("--quick",),
     "start": ("--quick", "--pairs", "1"),
-    "time_to_solution": ("--quick",),
     "two_cores": ("--quick",),
 }
 """Benchmark → the arguments of its quickest form."""
@@ -89,8 +87,7 @@ def test_every_benchmark_has_a_quickest_form() -> None:
 def test_the_quickest_form_of_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     """A bar may be missed on a busy host (1), and a library or a device may be absent (3)."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *QUICKEST[name]]
-    if name != "rollout_windows":
-        command += ["--json", str(tmp_path / "result.json")]
+    command += ["--json", str(tmp_path / "result.json")]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=1800, env={**os.environ}
     )

@@ -18,12 +18,14 @@ def drawn() -> list[Problem]:
     return list(problems(COUNT, first=500_000, most=300))
 
 
+@pytest.mark.slow
 def test_bounds_equal_those_of_enumeration(drawn: list[Problem]) -> None:
     for tally in compare_bounds(drawn).values():
         assert tally.compared == COUNT
         assert tally.wrong == []
 
 
+@pytest.mark.slow
 def test_plans_of_every_shape_equal_those_of_enumeration() -> None:
     pytest.importorskip("ortools")
     for tally in compare_plans(problems(18, first=500_000, most=60)).values():

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from typer.testing import CliRunner
 from pearl.cli import app
 from pearl.cli.listing import LISTS
 from pearl.cli.training import run_folder
-from pearl.cluster import Node, discovery, links
 from pearl.planning.plans import load_plan, pearl_version
 from pearl.planning.runs import load_run
-from pearl.training.progress import describe_progress, progress_display
+from pearl.training.progress import progress_display
 from pearl.training.steering import Progress
 from pearl_estimators.host import calibrator, measuring
 from pearl_estimators.host.calibration import HeldOutTiming, MeasuringTimeoutError
@@ -181,13 +179,6 @@ def test_list_writes_what_it_says(kind: str) -> None:
         assert item["name"] in text
 
 
-def test_devices_writes_what_it_says() -> None:
-    found = Ran("devices", "--json", "-").object()
-    assert problems(found, "devices") == []
-    assert any(d["real"] for d in found["devices"])
-    assert found["devices"][0]["name"] in Ran("devices").out
-
-
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of a process that has just started, whose measuring would fail."""
@@ -228,35 +219,6 @@ def test_calibrate_measures_anew_and_check_compares(
     assert [row["held"] for row in ran.object()["checks"]] == [True, False]
     assert "the band held 1 of 2" in Ran("calibrate", "--check").out
     assert tasks == [("measure", 180.0), ("measure", 77.0), ("check", 136.0), ("check", 136.0)]
-
-
-def test_calibrate_on_a_cluster_tells_of_every_node_and_link(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = load_calibration()
-    timings = tuple(links.TimedMessage(n, 4e-4 + n / 1e8, 5e-4 + n / 1e8, 1.5) for n in (1, 4096))
-    node = Node("a", "1" * 8, "10.0.0.1", 2, 0, 1e9)
-    link = links.measure_link(node, replace(node, name="b", address="10.0.0.2"), "tcp", timings)
-    asked: list[tuple[float, float | None]] = []
-
-    def calibrate(seconds: float, limit_s: float | None) -> dict[str, Any]:
-        asked.append((seconds, limit_s))
-        return {"a": known, "b": known}
-
-    monkeypatch.setattr(discovery, "calibrate", calibrate)
-    monkeypatch.setattr(links, "measure", lambda: [link])
-    ran = Ran("calibrate", "--on", "ray", "--seconds", 7, "--time-limit", 77, "--json", "-")
-    assert ran.status == 0
-    assert asked == [(7.0, 77.0)]
-    found = ran.object()
-    assert problems(found, "calibrate") == []
-    assert set(found["hosts"]) == {"a", "b"}
-    assert found["links"][0]["latency_s"] == pytest.approx(4e-4)
-    assert found["links"][0]["carrier"] == "tcp"
-    assert "kept in the cache of b" in Ran("calibrate", "--on", "ray").out
-    refused = Ran("calibrate", "--on", "ray", "--check")
-    assert refused.status == 2
-    assert "--check is of this host alone" in refused.err
 
 
 def test_a_measuring_that_takes_too_long_is_status_1_and_says_what_is_kept(
@@ -315,12 +277,6 @@ def test_init_writes_a_platform_out_and_check_counts_what_is_changed(tmp_path: P
     wrong = Ran("init", tmp_path / "x.yaml", "--platform", "cpu=i486")
     assert (wrong.status, (tmp_path / "x.yaml").exists()) == (2, False)
     assert "no device 'i486' in the catalogue" in wrong.err
-
-
-def test_schema_prints_the_json_schema_of_specs() -> None:
-    found = json.loads(Ran("schema").out)
-    assert found == Ran("schema", "--json", "-").object()
-    assert "algorithm" in found["properties"]
 
 
 def test_every_problem_of_a_spec_is_a_line_and_the_status_is_2(tmp_path: Path) -> None:
@@ -401,16 +357,6 @@ def test_train_writes_a_whole_run_folder(trained: Path) -> None:
     assert {"metrics.csv", "report.html"} <= {p.name for p in trained.iterdir()}
     assert stored["simulated"] is True
     assert stored["env_steps"] >= 600
-
-
-def test_report_says_again_what_train_said(trained: Path) -> None:
-    (trained / "report.html").unlink()
-    ran = Ran("report", trained, "--json", "-")
-    assert problems(ran.object(), "run") == []
-    assert ran.object() == load_run(trained).to_json()
-    page = (trained / "report.html").read_text(encoding="utf-8")
-    assert "simulated" in page
-    assert "simulated" in Ran("report", trained).out
 
 
 def test_a_report_of_a_folder_that_cannot_be_written_is_printed(
@@ -537,23 +483,6 @@ def progress(env_steps: int, **other: Any) -> Progress:
     rates = {"env_steps_per_s": 24_310.0, "predicted_env_steps_per_s": 25_000.0}
     values: dict[str, Any] = {"total_steps": 1000, "mean_return": 21.46, "eval_mean": None, **rates}
     return Progress(env_steps=env_steps, **{**values, "phase": "training", **other})
-
-
-def test_progress_compares_the_rate_with_the_prediction() -> None:
-    assert describe_progress(progress(8)) == "return 21.5, 24,310 env steps/s, 0.97 of predicted"
-    first = progress(0, mean_return=None, predicted_env_steps_per_s=0.0, eval_mean=9.0)
-    assert describe_progress(first) == "eval 9, 24,310 env steps/s"
-
-
-def test_progress_away_from_a_terminal_is_a_line_every_tenth() -> None:
-    stream = io.StringIO()
-    with progress_display(stream) as tell:
-        for step in (0, 99, 100, 196, 204, 560, 1000, 1000):
-            tell(progress(step))
-        tell(progress(0, total_steps=0))
-    told = "env steps, return 21.5, 24,310 env steps/s, 0.97 of predicted"
-    lines = [" 10 %  100", " 20 %  204", " 56 %  560", "100 %  1,000"]
-    assert stream.getvalue().splitlines() == [f"{line} {told}" for line in lines]
 
 
 def test_progress_on_a_terminal_is_a_bar_that_ends_full() -> None:

@@ -11,8 +11,6 @@ import pytest
 
 import pearl
 from pearl.algorithms import ALGORITHMS
-from pearl.cli.training import _callbacks
-from pearl.errors import SpecError
 from pearl.spec.template import init_text
 from tests.cli.test_cli import SPEC, Ran
 
@@ -52,13 +50,6 @@ def test_a_template_of_every_algorithm_loads_as_it_is(
     assert text == init_text(name, full=full)
     assert full or text.count("\n") <= 12
     assert pearl.load(file).algorithm.name == name
-
-
-def test_a_platform_file_is_no_spec(tmp_path: Path) -> None:
-    words = ("init", str(tmp_path / "box.yaml"), "--platform", "cpu=here", "--full")
-    status, _, err = pearl_says(*words)
-    assert (status, list(tmp_path.iterdir())) == (2, [])
-    assert "--platform writes a platform file; leave out --algorithm, --env, --full" in err
 
 
 def test_a_template_has_the_environment_asked_for(tmp_path: Path) -> None:
@@ -131,18 +122,6 @@ def test_the_working_folder_is_looked_in_last_and_for_named_modules_alone(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "imported" in done.stderr  # prints of the user's code are no answer
     assert "of the working folder" not in checked.stderr + done.stderr
-
-
-@pytest.mark.parametrize("log", ["csv", "csv=", "smoke=signals"])
-def test_a_log_needs_a_kind_and_a_place(log: str) -> None:
-    with pytest.raises(SpecError, match=f"--log {log}: KIND=WHERE is needed, KIND one of csv, "):
-        _callbacks(None, None, [log])
-
-
-def test_a_device_given_as_a_platform_names_both_ways_out() -> None:
-    given = {"algorithm": {"name": "dqn", "env": "CartPole-v1"}, "platform": "rtx4090"}
-    with pytest.raises(pearl.SpecError, match=r"init --platform cpu=here,gpu=rtx_4090 .* --add "):
-        pearl.load(given)
 
 
 def test_a_run_that_ends_before_learning_starts_is_told_so() -> None:

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from pearl.cluster import connect, connection, nodes, on_node
+from pearl.cluster import connect, connection, nodes
 from pearl.errors import SpecError
 
 CONNECT = socket.create_connection
@@ -121,24 +121,6 @@ def said(call=nodes):
     return "\n".join(caught.value.problems)
 
 
-def test_nodes_that_are_alive_are_told_by_name(stand_in):
-    stand_in(entry("b", CPU=2.0, GPU=0.0), entry("a", "10.0.0.2"), entry("c", alive=False))
-    a, b = nodes()
-    assert (a.name, a.address, a.cores, a.gpus, a.memory_bytes) == ("a", "10.0.0.2", 4, 1, 8e9)
-    assert (b.name, b.cores, b.gpus) == ("b", 2, 0)
-
-
-def test_a_node_without_a_name_has_its_address(stand_in):
-    stand_in(entry("", "10.0.0.9", node_id="f" * 8))
-    assert [n.name for n in nodes()] == ["10.0.0.9"]
-
-
-def test_an_actor_is_pinned_to_its_node_and_goes_nowhere_else(stand_in):
-    stand_in(entry("a"), entry("b"))
-    strategy = on_node(nodes()[1])["scheduling_strategy"]
-    assert (strategy.node_id, strategy.soft) == ("b" * 8, False)
-
-
 def test_a_cluster_is_joined_and_none_is_started(stand_in):
     ray = stand_in(entry("a"))
     before = signal.getsignal(signal.SIGTERM)
@@ -149,14 +131,6 @@ def test_a_cluster_is_joined_and_none_is_started(stand_in):
     path = ray.options["runtime_env"]["env_vars"]["PYTHONPATH"].split(":")
     assert str(connection.os.getcwd()) in path
     assert path[-1] == "${PYTHONPATH}"
-
-
-def test_every_node_is_looked_at_once(stand_in):
-    ray = stand_in(entry("a"), entry("b"))
-    nodes()
-    ray.table.append(entry("c"))
-    nodes()
-    assert ray.asked == ["a" * 8, "b" * 8, "c" * 8]
 
 
 def test_without_ray_the_extra_is_named(stand_in, monkeypatch):
@@ -270,31 +244,6 @@ def test_a_node_that_differs_is_named_with_its_difference(stand_in, answer, word
     text = said()
     assert text.startswith("node b (10.0.0.2) ")
     assert words in text
-
-
-def test_all_nodes_that_differ_are_named_and_asked_again(stand_in):
-    mute, broken = Late(), Failed("worker\ndied")
-    ray = stand_in(entry("a"), entry("b"), answers={"a" * 8: mute, "b" * 8: broken})
-    text = said()
-    assert "node a (10.0.0.1) does not answer within 60 s" in text
-    assert "node b (10.0.0.1) cannot run anything: worker died" in text
-    assert "give it more time (PEARL_ANSWER_S=300)" in text
-    assert ray.cancelled == [(mute, True)]
-    ray.answers.clear()
-    assert len(nodes()) == 2
-
-
-def test_how_long_a_node_may_take_to_answer_is_a_setting(stand_in, monkeypatch):
-    monkeypatch.setenv("PEARL_ANSWER_S", "7.5")
-    ray = stand_in(entry("a"), answers={"a" * 8: Late()})
-    assert "node a (10.0.0.1) does not answer within 7.5 s" in said()
-    assert ray.waited == [7.5]
-
-
-@pytest.mark.parametrize(("given", "seconds"), [("", 60.0), ("1", 1.0), ("86400", 86_400.0)])
-def test_a_time_to_answer_is_up_to_a_day(given, seconds, monkeypatch):
-    monkeypatch.setenv("PEARL_ANSWER_S", given)
-    assert connection.answer_s() == seconds
 
 
 def test_a_head_is_reached_within_its_limit_and_ray_is_told_to_stay_local(stand_in, monkeypatch):

@@ -48,16 +48,6 @@ def test_a_link_of_the_model_is_found(
         assert each.pipelined_s == pytest.approx(expected.pipelined_s, rel=1e-4)
 
 
-@given(st.sampled_from(range(len(links.SIZES))), st.floats(2.0, 20.0))
-def test_one_size_that_takes_another_way_moves_the_others_by_nothing(i: int, factor: float) -> None:
-    given = timings(4e-4, 5e-4, 1e8)
-    odd = TimedMessage(
-        given[i].size_bytes, factor * given[i].one_way_s, factor * given[i].pipelined_s, 1.0
-    )
-    found = fit_link([*given[:i], odd, *given[i + 1 :]])
-    assert found == pytest.approx((4e-4, 5e-4, 1e8), rel=1e-3)
-
-
 def test_a_measured_link_is_kept_and_is_that_of_the_same_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

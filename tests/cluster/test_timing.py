@@ -12,10 +12,6 @@ from pearl.cluster import discovery, links
 from pearl.cluster.connection import Node
 from pearl.cluster.links import MeasuredLink
 from pearl.cluster.timing import TimedMessage
-from pearl.errors import SpecError
-from pearl_devices import Link
-from pearl_devices.base import UNTIMED
-from pearl_estimators.sealed_files import CalibrationError
 
 HOME, OTHER, MUTE = (Node(n, n * 8, f"10.0.0.{k}", 4 - k, 0, 1e9) for k, n in enumerate("abc", 1))
 
@@ -80,43 +76,6 @@ def cluster(monkeypatch):
 # --- asking nodes
 
 
-def test_every_node_with_cores_lists_its_devices(cluster):
-    ray = cluster
-    assert discovery._inspect_nodes(ray, [OTHER, MUTE]) == ["b", "c"]
-    assert ray.asked == [("b",), ("c",)]
-    assert (ray.limits_s, ray.times_s) == ([(2, 2, 7.0)], [0.1, 0.1])
-    assert discovery._inspect_nodes(ray, []) == []
-    assert len(ray.limits_s) == 1
-    ray.answers = {"b": Failed("no\n port"), "c": Failed("x" * 400)}
-    with pytest.raises(SpecError) as caught:
-        discovery._inspect_nodes(ray, [OTHER, MUTE])
-    one, two = caught.value.problems
-    assert one.startswith("node b (10.0.0.2) does not list its devices: no port; check its load")
-    assert f" {'x' * 300}; " in two
-    found = discovery._inspect()
-    assert [d["name"] for d in found["devices"]] == [
-        d.name for d in discovery.discover.host().devices
-    ]
-    assert found["versions"] == discovery.versions()
-
-
-def test_an_answer_of_a_node_is_a_calibration_or_its_reason(cluster, monkeypatch):
-    ray = cluster
-    monkeypatch.setattr(discovery.Calibration, "from_json", lambda plain: ("from", plain))
-    assert discovery._receive(ray, OTHER, ({"x": 1}, "why"), 5.0) == (("from", {"x": 1}), "why")
-    assert ray.times_s == [12.0]
-    late = LateError()
-    for answer, text in (
-        (({}, "no compiler"), "node b (10.0.0.2): no compiler"),
-        (late, "node b (10.0.0.2) did not finish timing its kernels within 12 s; run"),
-        (Failed("a\n b"), "node b (10.0.0.2) could not time its kernels: a b"),
-    ):
-        with pytest.raises(CalibrationError) as caught:
-            discovery._receive(ray, OTHER, answer, 5.0)
-        assert str(caught.value).startswith(text)
-    assert ray.cancelled == [(late, True)]
-
-
 # --- timing messages
 
 
@@ -149,21 +108,3 @@ def test_figures_of_a_link_are_finite_and_not_negative(name, value):
         MeasuredLink(*ends, **figures | {name: value}, timings=())
     with pytest.raises(ValueError, match="bytes_per_s is 0; it must be above 0"):
         MeasuredLink(*ends, **figures | {"bytes_per_s": 0.0}, timings=())
-
-
-@pytest.mark.parametrize(
-    ("carrier", "latency_s", "per_message_s", "bytes_per_s"),
-    [("tcp", 3e-4 + 3.5e-4, 4e-5, 4.7e8), ("ray", 1.1e-3 + 3.5e-4, 2.5e-4, 9e8)],
-)
-def test_a_link_that_was_not_measured_is_assumed(
-    carrier, latency_s, per_message_s, bytes_per_s, monkeypatch
-):
-    monkeypatch.setattr(links, "load_links", list)
-    source = f"assumed: {carrier} as between two raylets of one machine; "
-    source += "`pearl calibrate --on ray` times it"
-    found = links.link(HOME, OTHER, carrier)
-    assert found == Link(
-        "a", "b", latency_s=latency_s, per_message_s=per_message_s,
-        bytes_per_s=bytes_per_s, band=UNTIMED,
-        sources=dict.fromkeys(("latency_s", "per_message_s", "bytes_per_s"), source),
-    )  # fmt: skip

@@ -3,7 +3,7 @@
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,17 +82,6 @@ def test_an_end_that_is_silent_is_noticed(wires):
         wires[0].receive(0.0)
 
 
-def test_an_end_that_is_gone_is_noticed(wires):
-    near, far = wires
-    far.close()
-    with pytest.raises(RuntimeError, match="has closed the connection"):
-        near.receive(HANG_S)
-    with suppress(RuntimeError):  # this one may still go
-        near.send([message(9)])
-    with pytest.raises(RuntimeError, match="accepts no data"):
-        near.send([message(9)])
-
-
 def test_a_batch_that_comes_too_slowly_is_left(wires, monkeypatch):
     """With a clock that goes on by 20 s whenever it is read, and then one more byte comes."""
     near, far = wires
@@ -106,22 +95,6 @@ def test_a_batch_that_comes_too_slowly_is_left(wires, monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic))
     with pytest.raises(RuntimeError, match="did not arrive completely in time"):
         near.receive(HANG_S)
-
-
-def test_a_batch_that_the_other_end_takes_too_slowly_is_left(monkeypatch):
-    """With a clock that goes on by 10 s whenever it is read, and a socket that takes 4 bytes at
-    once. The limit is 120 s, and 100 s for 24 bytes at the slowest rate."""
-    monkeypatch.setattr(module, "SLOWEST", 0.24)
-    now_s, calls = iter(range(0, 1000, 10)), []
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
-    narrow = SimpleNamespace(
-        sendmsg=lambda parts: calls.append(parts) or 4, fileno=lambda: 0,
-        settimeout=lambda seconds: None, setsockopt=lambda *given: None,
-    )  # fmt: skip
-    wire = module.Transport(narrow, module.Keys(b"k" * 32, b"c" * 32))
-    with pytest.raises(RuntimeError, match="the other end receives a batch too slowly"):
-        wire.send([message(5), message(3)])
-    assert len(calls) == 23
 
 
 def test_an_end_that_makes_no_room_is_noticed(monkeypatch):
@@ -158,14 +131,6 @@ def test_sizes_that_cannot_be_are_refused_even_with_the_right_tags(wires, head, 
     far._socket.sendall(head + far._tag(head) + body.tobytes() + far._tag(body))
     with pytest.raises(RuntimeError, match=r"no batch has|have other sizes"):
         near.receive(HANG_S)
-
-
-def test_a_wire_is_quiet_where_nothing_was_sent_for_a_while(wires, monkeypatch):
-    near, _far = wires
-    monkeypatch.setattr(module, "HEARTBEAT_S", 1e6)
-    assert not near.quiet
-    monkeypatch.setattr(module, "HEARTBEAT_S", -1.0)
-    assert near.quiet
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pearl_devices import Device, Link, Platform
-from pearl_devices.base import finish, uses_several_cores
 from pearl_devices.cache_folder import doubts
-from pearl_devices.kernels.data_parallel import copy_to_learners
 from pearl_devices.platform_json import from_json, to_json
 
 CPU, GPU, NPU = (Device(name) for name in ("cpu", "gpu", "npu"))
@@ -122,18 +119,6 @@ def test_idle_watts_depend_on_what_a_plan_uses() -> None:
     assert Device("d", idle_power_w=2.0, active_power_w=9.0).waiting_power_w == 2.0
 
 
-def test_figures_of_a_device_and_a_link() -> None:
-    assert Device("d", peak_flops_per_s=8.0).sustained_flops_per_s == 8.0
-    slow = Device("d", peak_flops_per_s=8.0, figures={"sustained_share": 0.75})
-    assert slow.sustained_flops_per_s == 6.0
-    link = Link("a", "b", 1.0, 8.0, 0.5, 3.0, paid_by="lane").slower(4.0)
-    assert link == Link("a", "b", 4.0, 2.0, 2.0, 3.0, paid_by="lane")
-    assert link.name == "a-b"
-    assert Link("a", "b", 1.0, 1e30).slower(0.5).bytes_per_s == 1e30
-    assert hash(link) == hash(Link("a", "b", 1.0, 1.0))
-    assert hash(slow) == hash(Device("d"))
-
-
 def test_a_platform_survives_json() -> None:
     gpu = replace(GPU, figures={"x": 1.0}, sources={"x": "s"}, memory_bytes=5.0)
     platform = replace(joined(*STAR, host="cpu"), devices=(CPU, gpu, NPU))
@@ -141,25 +126,6 @@ def test_a_platform_survives_json() -> None:
     assert "memory_bytes" not in plain["devices"][0]
     assert plain["devices"][1]["figures"] == {"x": 1.0}
     assert from_json(plain) == platform
-
-
-def test_calls_and_variants() -> None:
-    waited = []
-
-    def call() -> None: ...
-
-    finish(call)
-    call.wait = lambda: waited.append(1)  # type: ignore[attr-defined]
-    finish(call)
-    assert waited == [1]
-    names = "native", "native-pair", "torch", "torch-bf16", "torch-1", "torch-2", "torch-64"
-    assert [uses_several_cores(n) for n in names] == [False, True, False, False, False, True, True]
-
-
-def test_learners_begin_as_the_first_one() -> None:
-    arrays = {n: np.full(2, i) for i, n in enumerate(("learner.q.m", "learners.3.q.m", "mean.q"))}
-    copy_to_learners(arrays)
-    assert [a[0] for a in arrays.values()] == [0, 0, 2]
 
 
 @pytest.mark.parametrize(("mode", "owner", "said"), [

@@ -24,7 +24,6 @@ from numba.core.dispatcher import Dispatcher
 from pearl_devices.primitives import code_cache
 from pearl_devices.primitives.code_cache import FOLDER, IN_USE, KEPT, compiled, sources
 from pearl_devices.primitives.math import rng
-from tests.sources import imports
 
 ROOT = Path(__file__).parents[2]
 Z = np.uint64(5)
@@ -191,21 +190,6 @@ def test_only_an_edit_of_a_file_that_kernels_use_changes_the_digest(
     assert len(set(found[5:])) == 3
 
 
-def test_functions_are_compiled_among_the_primitives_alone() -> None:
-    """`sources` looks for them nowhere else in the package."""
-    for file in (ROOT / "devices" / "pearl_devices").rglob("*.py"):
-        if "primitives" not in file.parts:
-            compilers = {"pearl_devices.primitives.native", "numba"}
-            found = {part for name in imports(file) for part in (name, name.rpartition(".")[0])}
-            assert not found & compilers, file
-
-
-def test_no_source_keeps_machine_code_by_numba_alone() -> None:
-    for package in ("pearl", "devices/pearl_devices", "estimators/pearl_estimators"):
-        for file in (ROOT / package).rglob("*.py"):
-            assert "cache=True" not in file.read_text(), file
-
-
 def test_what_is_compiled_after_a_source_has_changed_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,9 +334,3 @@ def test_folders_used_longest_ago_are_removed_but_none_in_use(tmp_path: Path) ->
         code_cache._hold_folder(tmp_path, "new")
     stay = {f"{age} back" for age in (*range(KEPT - 1), KEPT + 1)}
     assert {f.name for f in tmp_path.iterdir()} == {"new", *stay}
-
-
-def test_a_folder_in_use_is_locked_as_long_as_the_process_lives(tmp_path: Path) -> None:
-    file = code_cache._hold_folder(tmp_path, "new") / IN_USE
-    with open(file) as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ import pytest
 
 from pearl.testing import BackendContract
 from pearl.testing.kernel_buffers import fill_arrays
-from pearl_devices import Device, Kernel, UnsupportedError, cpu, kernel, torch_threads
+from pearl_devices import Device, Kernel, cpu, kernel, torch_threads
 from pearl_devices.kernels.counting import parameters
 from pearl_estimators.host.benchmark_kernels import bind_filled, draw_fit_kernels
 
@@ -58,13 +58,6 @@ def test_a_missing_or_misshapen_array_is_named() -> None:
     buffers["policy.q"] = np.zeros(3, np.float32)
     with pytest.raises(ValueError, match=r"policy\.q"):
         cpu.bind(k, "native", buffers)
-
-
-def test_a_loss_that_cannot_be_found_is_unsupported() -> None:
-    for program in ("tests.no_such_module:dqn", "tests.kernel_losses:no_such_loss", "nonsense"):
-        k = dqn_kernels(program=program)[4]
-        with pytest.raises(UnsupportedError, match="module:callable"):
-            cpu.bind(k, "torch", fill_arrays([k]))
 
 
 @pytest.mark.parametrize("name", ["wrong_network", "wrong_shape"])
@@ -165,11 +158,3 @@ def test_torch_has_its_threads_while_such_a_gradient_step_runs() -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-
-
-def test_gradient_steps_alone_use_threads_of_torch() -> None:
-    names = ("torch-16", "torch", "torch-bf16", "native-pair")
-    assert [torch_threads.threads_of(v) for v in names] == [16, 1, 1, 1]
-    inference = dqn_kernels()[1]
-    with pytest.raises(UnsupportedError, match="only gradient steps use threads of torch"):
-        cpu.bind(inference, "torch-2", fill_arrays([inference]))

@@ -15,14 +15,10 @@ import yaml
 import pearl
 from pearl.errors import SpecError
 from pearl.planning.estimated_costs import build_cost_table
-from pearl.spec.platform_files import read_platform
 from pearl.spec.user_code import build_graph
-from pearl.spec.yaml_reader import parse
 from pearl_devices import BACKENDS, Device, backend, estimator, kernel, trust_kind
 from pearl_devices.base import DeviceKindError, KernelKindError
-from pearl_devices.device_kind import Refused
 from pearl_estimators import estimate, power
-from pearl_estimators.energy import EnergyMeter, total
 from pearl_estimators.host.calibrator import is_calibrated_here
 from tests.cli.test_cli import Ran
 
@@ -164,29 +160,6 @@ def test_a_half_registered_kind_is_a_sentence_that_names_file_and_lack(
         assert_refused(command, why)
 
 
-NONSENSE = {
-    "return None": "kernel replay_insert on 'near' (simulated): it returns None; it must",
-    "return 1.0": "it returns 1.0; it must be a mapping with latency_s, in seconds",
-    "return {}": "it returns {}; it must be a mapping with latency_s, in seconds",
-    "return {'latency_s': float('nan')}": "ValueError: estimate: latency_s is nan; it must be",
-    "return {'latency_s': -1.0}": "latency_s is -1.0; it must be",
-    "return {'latency_s': 0.0}": "latency_s is 0; it must be above 0",
-    "return {'latency_s': '1 s'}": "latency_s is '1 s'; it must be",
-    "return {'latency_s': 1.0, 'speed': 2}": "unexpected keyword argument 'speed'",
-    "return {'latency_s': 1.0, 'rung': 'guess'}": "rung is 'guess'; it is one of",
-    "return {'latency_s': 1.0, 'high_s': 0.5}": "latency_s 1.0 is outside its band 1.0 to 0.5",
-    "return 1 / 0": "ZeroDivisionError: division by zero",
-    "return device.figures['none']": "KeyError: 'none'",
-}
-
-
-@pytest.mark.parametrize("body", NONSENSE)
-def test_an_estimate_that_is_none_is_a_sentence_that_names_the_file(kind: Any, body: str) -> None:
-    spec = kind(GOOD.replace('    if "bank', f'    {body}\n    if "bank'))
-    for command in commands(spec):
-        assert NONSENSE[body] in assert_refused(command, "ESTIMATE fails for kernel")
-
-
 @pytest.mark.parametrize(
     "body",
     ["3", "None", "'near'", "('near',)", "(('near', 0),)", "(('near', 9),)", "((2, 1),)", "1 / 0"],
@@ -246,14 +219,6 @@ def test_the_contract_on_the_page_holds_for_the_kind_on_the_page(kind: Any) -> N
     contract.test_more_work_is_never_faster()
     contract.test_equal_arrays_give_bit_equal_results()
     assert [k.kind for k, *_ in contract.each()] == ["replay_insert"]
-
-
-def test_the_platform_on_the_page_is_one() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    platform, _, problems = read_platform(parse(text.encode(), "page").data, imports=False)
-    assert problems == []
-    assert platform is not None
-    assert platform.device("npu").figures == {"bank_bytes_per_s": 2e9}
 
 
 EXCUSED = {
@@ -336,41 +301,3 @@ def test_only_kinds_of_the_hosts_estimator_are_calibrated_here(kind: Any) -> Non
 
 
 BACKEND_OF_CPU = backend("cpu")
-
-
-class Counted:
-    """A counter of a device kind's own."""
-
-    shortest_s, note = 0.0, "all of it"
-
-    def __init__(self, place: int) -> None:
-        self.source, self.place = "own_counter", place
-
-    def joules(self) -> float:
-        return 7.0 * self.place
-
-
-def test_the_counter_of_a_kind_measures_its_devices_in_order(
-    kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind(GOOD)
-    devices = [Device(name, "pim", active_power_w=1.0) for name in ("a", "b", "c")]
-    monkeypatch.setattr(
-        backend("pim"),
-        "COUNTER",
-        lambda place: (Counted(place), "") if place else (None, "no counter of number 0"),
-        raising=False,
-    )
-    with EnergyMeter.of([devices[0], Device("n", "null"), *devices[1:]]) as meter:
-        monkeypatch.setattr(Counted, "joules", lambda self: 9.0 * self.place)
-        first, none, *rest = meter.read({})
-    assert (first.source, first.note) == ("modelled", "no counter of number 0")
-    assert (none.source, none.note) == ("modelled", "a device of kind null has no counter")
-    assert [(e.source, e.joules) for e in rest] == [("own_counter", 2.0), ("own_counter", 4.0)]
-    assert total(rest) == (6.0, "own_counter")
-
-
-@pytest.mark.parametrize("why", ["", "  ", "two\nlines", None])
-def test_a_refusal_is_one_line_of_text(why):
-    with pytest.raises(ValueError, match="a refusal needs one line that says why"):
-        Refused(why)

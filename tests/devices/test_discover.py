@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from pearl.cli.text import platform_text
 from pearl_devices import Device, Link, cpu_count, discover
 from pearl_devices.base import UnsupportedError
-from pearl_devices.cores import Core, core_of, core_of_llvm
-from pearl_devices.gpu import nvidia, torch_gpus
+from pearl_devices.cores import core_of
+from pearl_devices.gpu import nvidia
 from pearl_devices.gpu.nvml import find_gpus
 from pearl_devices.system import host_system, kernel_files, linux, part
 from pearl_devices.system.chip import Chip
@@ -116,14 +115,6 @@ def test_the_clock_is_that_of_one_busy_core(
     assert cpu.width == 8
 
 
-@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
-@pytest.mark.usefixtures("cpu_as_it_is")
-def test_instructions_for_bfloat16_are_seen(tmp_path: Path, flag: str) -> None:
-    cpu = discover.cpu(chip_of(tree(tmp_path, {"proc/cpuinfo": f"flags\t: sse2 {flag} fma\n"})))
-    assert cpu.figures["bfloat16"] == 1.0
-    assert cpu.sources["bfloat16"] == "the CPU has instructions for bfloat16"
-
-
 def test_the_cpus_of_this_process_are_those_of_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0: {9, 2}}[pid], raising=False)
@@ -131,37 +122,6 @@ def test_the_cpus_of_this_process_are_those_of_its_mask(monkeypatch: pytest.Monk
     for count, usable in ((3, [0, 1, 2]), (None, [0])):
         monkeypatch.setattr(os, "cpu_count", lambda count=count: count)
         assert part("portable").usable_cpus() == usable
-
-
-ZEN_5 = [(0x00, "Zen 5"), (0x20, "Zen 5, mobile"), (0x30, "Zen 5"), (0x60, "Zen 5, mobile")]
-AMD = {
-    23: [(0x00, "Zen"), (0x30, "Zen 2"), (0x100, "fma")],
-    25: [(0, "Zen 3"), (0x10, "Zen 4"), (0x20, "Zen 3"), (0x60, "Zen 4"), (0x100, "fma")],
-    26: [*ZEN_5, (0x80, "Zen 5"), (0x100, "fma")],
-}
-"""Family → first model of each run of models, and the microarchitecture of the run."""
-
-
-@pytest.mark.parametrize(("implementer", "part", "core"), [
-    (0x41, 0xD03, Core("Cortex-A53", 64, 1)),
-    (0x41, 0xD0C, Core("Neoverse N1", 128, 2)),
-    (0x41, 0xD40, Core("Neoverse V1", 256, 2)),
-    (0x41, 0xD49, Core("Neoverse N2", 128, 2)),
-    (0x6D, 0xD49, Core("Neoverse N2", 128, 2)),
-    (0x41, 0xD4F, Core("Neoverse V2", 128, 4)),
-    (0x41, 0xD84, Core("Neoverse V3", 128, 4)),
-    (0x41, 0xD85, Core("Cortex-X925", 128, 6)),
-    (0x61, 0x022, Core("Apple M1, efficient", 128, 2)),
-    (0x61, 0x029, Core("Apple M1", 128, 4)),
-    (0x46, 0x001, Core("A64FX", 512, 2)),
-    (0x41, 0x001, Core("asimd", 128, 2)),
-    (0x51, 0xD0C, Core("asimd", 128, 2)),
-])  # fmt: skip
-def test_an_arm_core_is_that_of_its_implementer_and_part(
-    implementer: int, part: int, core: Core
-) -> None:
-    """Linux, arch/arm64/include/asm/cputype.h."""
-    assert core_of(listed_parts((implementer, part)), ["asimd"]) == core
 
 
 def listed_parts(*numbers: tuple[int, int]) -> str:
@@ -175,39 +135,6 @@ def listed_parts(*numbers: tuple[int, int]) -> str:
 def test_of_big_and_small_cores_the_big_one_counts_wherever_it_stands() -> None:
     small, big, middle = (0x41, 0xD03), (0x41, 0xD44), (0x41, 0xD0B)
     assert core_of(listed_parts(small, small, big, middle), ["asimd"]).name == "Cortex-X1"
-
-
-@pytest.mark.usefixtures("cpu_as_it_is")
-def test_an_arm_server_that_tells_no_clock_and_no_cache_has_those_of_its_core(
-    tmp_path: Path,
-) -> None:
-    listing = listed_parts((0x41, 0xD4F)) + "Features\t: fp asimd sve2\n"
-    cpu = discover.cpu(chip_of(tree(tmp_path, {"proc/cpuinfo": listing})))
-    assert cpu.model == "Neoverse V2"
-    assert cpu.figures["clock_hz"] == 2.8e9
-    assert (cpu.figures["l1d_bytes"], cpu.figures["l2_bytes"]) == (64 * 2**10, 2 * 2**20)
-    assert 0 < cpu.figures["tanh_share"] < cpu.figures["adam_share"] < 1
-    assert all(cpu.sources[name].startswith("assumed of Neoverse V2") for name in (
-        "clock_hz", "l1d_bytes", "l2_bytes", "product_share", "tanh_share", "adam_share",
-    ))  # fmt: skip
-
-
-def test_a_core_that_llvm_names_is_that_core() -> None:
-    """As where NUMBA_CPU_NAME names one."""
-    assert core_of_llvm("neoverse-v2", ()) == Core("Neoverse V2", 128, 4)
-    assert core_of_llvm("apple-m4", ()) == Core("Apple M4", 128, 4)
-    assert core_of_llvm("another", ("neon",)) == Core("asimd", 128, 2)
-
-
-@pytest.mark.parametrize(("flags", "flops"), [
-    ("avx512f avx2 fma", 64), ("avx2 fma", 32), ("avx sse2", 16), ("sse2", 8), ("asimd", 16),
-    ("fpu", 2),
-])  # fmt: skip
-@pytest.mark.usefixtures("cpu_as_it_is")
-def test_wider_vectors_give_more_flops_a_cycle(tmp_path: Path, flags: str, flops: int) -> None:
-    key = "Features" if flags == "asimd" else "flags"
-    root = tree(tmp_path, {"proc/cpuinfo": f"{key}\t: {flags}\n"})
-    assert discover.cpu(chip_of(root)).figures["flops_per_cycle"] == flops
 
 
 @pytest.mark.parametrize(("group", "files", "width"), [
@@ -255,27 +182,6 @@ def test_memory_is_the_least_of_machine_and_control_groups(
     cpu = discover.cpu(chip_of(tree(tmp_path, {**whole, **groups})))
     assert cpu.memory_bytes == gibibytes * 2**30
     assert cpu.sources["memory_bytes"].startswith(source)
-
-
-def test_free_memory_is_what_machine_and_control_groups_leave(tmp_path: Path) -> None:
-    root = tree(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\n"})
-    assert kernel_files.free_memory(root) == (None, 0.0)
-    tree(root, {"proc/meminfo": "MemAvailable:  4000 kB\nSwapFree:  7 kB\n"})
-    assert kernel_files.free_memory(root) == (4000 * 1024, 7 * 1024)
-    group = {"memory.max": "3000000", "memory.current": "2500000"}
-    files = {f"sys/fs/cgroup/a/{name}": value for name, value in group.items()}
-    tree(root, {"proc/self/cgroup": "0::/a\n", **files})
-    assert kernel_files.free_memory(root) == (500_000, 7 * 1024)
-    tree(root, {"sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 100000\nfile 7\n"})
-    assert kernel_files.free_memory(root) == (600_000, 7 * 1024)
-    tree(root, {"sys/fs/cgroup/a/memory.current": "3200000"})
-    assert kernel_files.free_memory(root) == (0, 7 * 1024)
-    tree(root, {"sys/fs/cgroup/a/memory.max": "90000000"})
-    assert kernel_files.free_memory(root) == (4000 * 1024, 7 * 1024)
-    old = {"limit_in_bytes": "1000", "usage_in_bytes": "400"}
-    tree(root, {"proc/self/cgroup": "4:memory:/m\n", "proc/meminfo": "SwapFree: 0 kB\n"})
-    tree(root, {f"sys/fs/cgroup/memory/m/memory.{n}": v for n, v in old.items()})
-    assert kernel_files.free_memory(root) == (600, 0.0)
 
 
 def test_caches_are_read_per_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -424,17 +330,6 @@ def test_a_gpu_is_computed_from_its_clocks_and_counts(monkeypatch: pytest.Monkey
     assert [link.name for link in platform.links] == ["cpu-gpu"]
 
 
-@pytest.mark.parametrize(
-    ("visible", "count"), [("0", 1), ("GPU-12", 1), ("", 0), ("-1", 0), ("1", 0), ("GPU-9", 0)]
-)
-def test_hidden_gpus_are_not_found(
-    monkeypatch: pytest.MonkeyPatch, visible: str, count: int
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    fake_nvml(monkeypatch)
-    assert len(find_gpus(1e9)[0]) == count
-
-
 class Cards:
     """Some of NVML for several cards with parts (MIG). A card is a dict: `name`, `parts` (name of
     a part → SMs and bytes), and `broken`, the questions that it does not answer."""
@@ -534,12 +429,6 @@ def test_a_part_has_the_share_of_its_sms_and_of_its_memory(
     assert part.memory_bytes_per_s == whole.memory_bytes_per_s / 4
 
 
-def test_notes_are_printed_with_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
-    Cards({"parts": PARTS}).install(monkeypatch)
-    assert "note: CUDA_VISIBLE_DEVICES names MIG-c" in platform_text(discover.host())
-
-
 @pytest.mark.parametrize(("variable", "width"), [("1", 1), ("3", 3), ("64", 8), ("two", 8)])
 def test_slurm_bounds_the_cores_and_the_threads(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, width: int
@@ -560,35 +449,3 @@ def test_a_gpu_is_real_where_torch_drives_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     ((gpu, _),) = find_gpus(1e9)[0]
     assert gpu.real
-
-
-def test_a_gpu_that_torch_alone_knows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(torch_gpus.torch_gpus("cpu", "gpu")) == []
-    told = SimpleNamespace(name="AMD Instinct MI300X", total_memory=2**37)
-    told.multi_processor_count = 304
-    monkeypatch.setattr(torch_gpus, "version", lambda name: "2.6.0+rocm6.2")
-    monkeypatch.setattr(torch_gpus, "torch_kind", lambda: "cuda")
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda number: told)
-    assumed = "assumed; torch gives no value"
-    names = ("peak_flops_per_s", "memory_bytes_per_s", "overhead_s", "idle_power_w")
-    sources = dict.fromkeys((*names, "active_power_w"), assumed) | {"width": "torch"}
-    rates = dict.fromkeys(("latency_s", "bytes_per_s", "per_message_s"), "assumed")
-    for i, (gpu, link) in enumerate(torch_gpus.torch_gpus("cpu", "gpu")):
-        assert gpu == Device(
-            f"gpu{i}", "gpu", 304, "sm", 1, 2.0**37, 304e11, 2e11, 5e-6, 20.0, 200.0,
-            real=True, model="AMD Instinct MI300X", sources=sources,
-        )  # fmt: skip
-        assert link == Link("cpu", f"gpu{i}", 10e-6, 16e9, 5e-6, sources=rates, band=(0.5, 3.0))
-    assert i == 1
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    del told.multi_processor_count, told.total_memory
-    for units, width in ((0, 1), (5, 5), (None, 16)):
-        told.gpu_subslice_count = units
-        if units is None:
-            del told.gpu_subslice_count
-        ((gpu, _),) = torch_gpus.torch_gpus("cpu", "gpu")
-        found = gpu.name, gpu.width, gpu.memory_bytes, gpu.peak_flops_per_s
-        assert found == ("gpu", width, 8 * 2**30, width * 1e11)
-    monkeypatch.setattr(torch_gpus, "torch_kind", lambda: None)
-    assert list(torch_gpus.torch_gpus("cpu", "gpu")) == []

@@ -68,6 +68,7 @@ def test_all_are_in_their_steps_at_the_same_time_and_end_with_the_call(tmp_path:
     until_gone(pids)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", ["exit", "raise", "block"])
 def test_one_that_fails_is_named_and_made_anew(fault: str, tmp_path: Path) -> None:
     armed = tmp_path / "armed"

@@ -6,14 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from pearl_devices import Device, cpu, kernel
+from pearl_devices import cpu, kernel
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.buffers import allocate
-from pearl_devices.kernels.evaluation import ROWS, acting, evaluation, vector_steps
+from pearl_devices.kernels.evaluation import ROWS, evaluation
 from pearl_devices.primitives import NATIVE_ENVS
 from pearl_devices.primitives.envs.episodes import FIRST_STATES
 from pearl_devices.primitives.envs.evaluations import episode_seeds
-from pearl_estimators import estimate
 
 EPISODES = ROWS + 5
 
@@ -133,23 +132,3 @@ def test_a_firing_is_an_evaluation_of_the_parameters_as_they_are_when_it_begins(
     call()
     assert not call.playing
     np.testing.assert_array_equal(arrays["evaluation.returns"], returns)
-
-
-@pytest.mark.parametrize("program", ["CartPole-v1", "Pendulum-v1"])
-def test_an_evaluation_is_counted_and_estimated_by_all_its_vector_steps(program):
-    call, _ = bound(program, "native")
-    k = call.kernel
-    assert vector_steps(k) == 120  # 21 episodes of 60 steps in 16 rows
-    of = kernel(acting(k).kind, acting(k).dims)
-    stepped = kernel("env_step", program=program, **{n: k.dims[n] for n in ("envs", "obs", "act")})
-    assert k.flops == 120 * (of.flops + stepped.flops)
-    sheet = Device(
-        "cpu", "cpu", peak_flops_per_s=1e11, memory_bytes_per_s=1e10, overhead_s=1e-6, width=1
-    )
-    for variant, other in (("native", "native"), ("gymnasium", "native")):
-        whole = estimate(k, sheet, variant=variant)
-        parts = estimate(of, sheet, variant=other), estimate(stepped, sheet, variant=variant)
-        apart_s = 120 * sum(e.latency_s for e in parts)
-        least_s = 0.3 * apart_s if variant == "native" else apart_s
-        assert least_s * (1 - 1e-9) <= whole.latency_s <= apart_s * (1 + 1e-9)
-        assert whole.low_s < whole.latency_s < whole.high_s

@@ -7,8 +7,6 @@ are larger than any of them needs.
 from __future__ import annotations
 
 import ctypes
-import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -36,14 +34,10 @@ from pearl_devices.fpga.bench import (
 from pearl_devices.fpga.export import PARTS, draw, fill
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
 from pearl_devices.fpga.program import Instruction, Shape
-from pearl_devices.fpga.resources import TreeEngine, learner_memories, tree_memories
 from pearl_devices.fpga.simulation import (
     built,
-    elaboration,
     loaded,
     missing,
-    run_yosys,
-    write_sources,
 )
 
 pytestmark = pytest.mark.slow
@@ -412,48 +406,3 @@ def test_parameters_go_in_and_come_out_as_they_are_in_the_cycles_of_the_forms():
         assert cycles == [1 + sum(i.cycles(learner.shape) for i in f) for f in forms]
         assert np.array_equal(found, rows_of(learner, {"q": flat}))
     engine.close()
-
-
-def counted(top: str, sizes: dict[str, int], folder: Path) -> tuple[int, Counter[tuple[int, int]]]:
-    """Float32 blocks of a design, and its memories by words and bits of a word, by yosys."""
-    write_sources(top, folder)
-    run_yosys(
-        elaboration(top, sizes)
-        + "proc\nflatten\nopt_clean\nmemory_collect\ntee -o memories.txt dump t:$mem_v2\n"
-        "tee -o blocks.txt select -list t:fmac t:fmadd\n",
-        folder,
-    )
-    cells = (folder / "memories.txt").read_text().split("cell $mem_v2 ")[1:]
-    found = [
-        tuple(int(re.search(rf"parameter \\{name} (\d+)", cell)[1]) for name in ("SIZE", "WIDTH"))
-        for cell in cells
-    ]
-    return len((folder / "blocks.txt").read_text().split()), Counter(found)
-
-
-@rtl
-@pytest.mark.parametrize(
-    "learner",
-    [
-        dqn((4, 8, 8, 2), 4, True, Shape(4, 1)),
-        dqn((4, 64, 64, 2), 32, False, Shape(8, 8)),
-        ddpg((3, 16, 1), (4, 16, 1), 4, Shape(4, 4)),
-    ],
-    ids=["dqn", "shipped", "ddpg"],
-)
-def test_blocks_and_memories_are_those_that_yosys_counts(learner, tmp_path):
-    blocks, memories = counted("engine", parameters(learner), tmp_path)
-    assert blocks == learner.blocks()
-    wanted = Counter({(16, 32): 1})  # the settings, which are registers
-    for number, words, bits in learner_memories(learner):
-        wanted[words, bits] += number
-    assert memories == wanted
-
-
-@rtl
-@pytest.mark.parametrize(("capacity", "fanout"), [(200, 4), (3000, 8)])
-def test_the_tree_takes_no_block_and_the_memories_that_yosys_counts(capacity, fanout, tmp_path):
-    blocks, memories = counted("tree", TreeEngine(capacity, fanout).parameters(), tmp_path)
-    assert blocks == 0
-    sizes = tree_memories(capacity, fanout)
-    assert memories == Counter((words, bits) for _, words, bits in sizes)

@@ -30,7 +30,7 @@ from pearl_devices.fpga.bench import (
 )
 from pearl_devices.fpga.export import golden_program
 from pearl_devices.fpga.learner import LearnerProgram, acting, ddpg, dqn, transfer
-from pearl_devices.fpga.program import Instruction, Shape
+from pearl_devices.fpga.program import Shape
 from pearl_devices.fpga.resources import (
     TreeEngine,
     learner_memories,
@@ -277,26 +277,6 @@ def test_what_is_no_engine_is_refused_with_those_there_are() -> None:
     fpga.check(CARD)
 
 
-@pytest.mark.parametrize(("array", "lanes", "said"), [
-    (6, 1, "array is 6; it must be a power of two"),
-    (0, 1, "array is 0; it must be a power of two"),
-    (8, 3, "lanes is 3; it must be a power of two"),
-    (1, 1, "1 lanes with an array of 1 × 1"),
-    (4, 8, "8 lanes with an array of 4 × 4"),
-])  # fmt: skip
-def test_a_shape_is_of_powers_of_two(array: int, lanes: int, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Shape(array, lanes)
-    assert Shape(4, 4).latency == 4
-
-
-def test_fields_of_an_instruction_have_their_bits() -> None:
-    assert Instruction("mul", k=4095, rl=255, abase=65_535).word() >> 224 == 0
-    for field, value in (("k", 4096), ("rl", 256), ("abase", 65_536), ("ct", -1)):
-        with pytest.raises(ValueError, match=f"instruction mul: {field} is {value}, of "):
-            Instruction("mul", **{field: value}).word()
-
-
 @pytest.mark.parametrize(("make", "said"), [
     (lambda: dqn((4, 5), 8, False, SMALL), "computes at most 4 outputs, not 5"),
     (lambda: dqn((4, 4), 4096, False, SMALL), "a batch of 4096 rows: an engine supports at m"),
@@ -307,8 +287,3 @@ def test_fields_of_an_instruction_have_their_bits() -> None:
 def test_a_learner_that_no_engine_holds_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
-
-
-def test_a_learner_that_an_engine_just_holds_is_made() -> None:
-    assert dqn((4, 4), 4095, False, SMALL).rows == 4095
-    assert len(dqn((4, 8, 2), 84, True, SMALL, 4).program) == 21 * 11 + 5

@@ -71,6 +71,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("huber", "clip_norm"), [(0.0, 0.0), (0.4, 0.05)])
 @pytest.mark.parametrize("case", CASES)
 def test_gradient_steps_equal_torch_in_float64(case: str, huber: float, clip_norm: float) -> None:

@@ -47,6 +47,7 @@ def begun(
     return found
 
 
+@pytest.mark.sweep(4)
 @pytest.mark.parametrize("order", stand_in.ORDERS)
 @pytest.mark.parametrize("name", sorted(kernels(1)))
 def test_actions_are_those_of_the_cpu(name: str, order: int) -> None:

@@ -67,6 +67,7 @@ QUICK: dict[str, Callable[[], Limits]] = {
 }
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("at", "name"), [*enumerate(QUICK)], ids=QUICK)
 def test_a_program_compiles_without_spills(at: int, name: str) -> None:
     found = QUICK[name]()

@@ -105,12 +105,6 @@ def test_a_cupy_that_is_missing_or_of_another_cuda_is_a_sentence(
         nvidia.Gpu(torch.device("cuda", 0)).prepare_launch(TOY, "axpy", (1,), (32,), ())
 
 
-def test_variants_in_cuda_are_nvidias_alone(gpu: Any) -> None:
-    gpu(12080)
-    with pytest.raises(UnsupportedError, match=r"xpu:0: .*NVIDIA's GPUs alone; use eager"):
-        nvidia.Gpu(torch.device("xpu", 0)).prepare_launch(TOY, "axpy", (1,), (32,), ())
-
-
 def test_no_gpu_is_a_sentence_that_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "torch_kind", lambda: None)
     monkeypatch.setattr(torch.version, "cuda", None)
@@ -119,28 +113,6 @@ def test_no_gpu_is_a_sentence_that_says_what_is_missing(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     with pytest.raises(UnsupportedError, match=r"finds no driver .*install the vendor's driver"):
         nvidia.driver(0)
-
-
-def test_a_number_beyond_the_gpus_that_are_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(UnsupportedError, match=r"torch sees 1 GPUs here, .* number 1 \(from 0\)"):
-        nvidia.driver(1)
-    assert nvidia.driver(0).device == torch.device("cuda", 0)
-
-
-def test_gpus_are_numbered_as_on_the_pci_bus(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [(0, 0x81, 0), (0, 0x01, 0), (1, 0x01, 0), (0, 0x01, 1)]  # the fastest first
-    monkeypatch.setattr(nvidia, "torch_kind", lambda: "cuda")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(places))
-    monkeypatch.setattr(
-        torch.cuda,
-        "get_device_properties",
-        lambda i: SimpleNamespace(
-            **dict(zip(("pci_domain_id", "pci_bus_id", "pci_device_id"), places[i], strict=True))
-        ),
-    )
-    assert [nvidia.driver(n).device.index for n in range(4)] == [1, 3, 0, 2]
 
 
 def test_machine_code_is_compiled_once_unless_it_is_damaged_or_others_may_have_written_it(

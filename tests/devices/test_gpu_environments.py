@@ -108,6 +108,7 @@ def test_one_block_and_several_note_episodes_in_the_order_of_environments(order:
     assert len(np.unique(found["episode.returns"])) == EPISODES
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("envs", [1, 256, 65_536 + 300])
 def test_any_number_of_environments(envs: int) -> None:
     """One, a whole block, and more blocks than a block has threads, for a step alone."""
@@ -165,7 +166,3 @@ def test_another_environment_is_refused_by_name(program: str, sizes: dict[str, A
     k = kernel("env_step", program=program, envs=2, act=0, **sizes)
     with pytest.raises(UnsupportedError, match=f"env_step: '{program}'.*'cuda'"):
         environments.bind_step(k, {}, HostDriver())
-
-
-def test_the_sources_numbers_of_environments_name_all_native_ones() -> None:
-    assert sorted(environments.IN_SOURCE) == sorted(NATIVE_ENVS)

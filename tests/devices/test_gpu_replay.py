@@ -26,8 +26,6 @@ from pearl_devices.gpu import nvrtc, replay
 from pearl_devices.gpu.driver import HostDriver
 from pearl_devices.gpu.kernels import DRAWN_BY, find_written, on_host
 from pearl_devices.gpu.program import Program
-from pearl_devices.kernels.replay import tree_levels
-from pearl_devices.primitives.replay import sum_tree
 from tests.devices import gpu_stand_in as stand_in
 
 PROGRAMS = (Program("replay.cu"), Program("frames.cu"))
@@ -175,22 +173,6 @@ def test_trees_rings_and_batches_equal_the_cpus_while_the_ring_goes_round(
     assert len(set(run.native["replay.tree"][-300:])) > 100
 
 
-@pytest.mark.parametrize("fanout", [16, 8, 5])
-def test_a_prefix_beyond_the_last_child_finds_what_it_finds_on_the_cpu(fanout: int) -> None:
-    """As rounding can carry it; here the root says more than the leaves, many of which are 0."""
-    run = Beside(*kernels(400, fanout, batch=200))
-    run.step()
-    tree = run.native["replay.tree"]
-    tree[-400:] = run.random.integers(0, 9, 400) * (run.random.random(400) < 0.2)
-    levels = np.array(tree_levels(400, fanout), np.int64)
-    sum_tree.raise_range(tree, levels, fanout, 0, 399)
-    tree[0] *= 1.5
-    run.write("replay.tree", tree)
-    run.fire("replay_sample")
-    run.same()
-    assert (np.diff(run.native["batch.index"][0]) == 0).sum() > 60  # those beyond, one and the same
-
-
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     envs=st.integers(1, 70), rounds=st.integers(2, 40),
@@ -213,23 +195,6 @@ def test_any_sizes_compute_what_the_cpu_computes(
         if time % (rounds // 2) == 0 or time > rounds:
             run.learn()
     run.same()
-
-
-@pytest.mark.parametrize(("fanout", "order"), [(8, 7), (64, 1)])
-def test_a_batch_of_4096_goes_over_many_blocks(fanout: int, order: int) -> None:
-    capacity, batch = 70_000, 4096
-    run = Beside(*kernels(capacity, fanout, envs=3500, batch=batch, n_step=2), order=order)
-    for _ in range(22):
-        run.step()
-    run.same()
-    for rows in (capacity, 100):  # few rows twice, then every row many times
-        run.write("batch.index", run.random.integers(0, rows, (1, batch)))
-        run.write("batch.td", run.random.normal(size=(1, batch)))
-        run.fire("replay_update")
-        run.same()
-    run.learn()
-    run.same()
-    assert tree_levels(capacity, fanout)[-2] > replay_kernels.WHOLE_NODES
 
 
 def test_of_a_row_drawn_twice_the_last_counts_across_batches_and_the_largest_of_all() -> None:
@@ -262,15 +227,6 @@ def test_priorities_are_powers_to_a_millionth_and_parents_the_sums_of_what_was_w
     run.same()
 
 
-@pytest.mark.parametrize("kind", ["replay_insert", "replay_sample"])
-def test_a_capacity_that_would_split_a_step_is_an_error_on_a_gpu_too(kind: str) -> None:
-    k = next(k for k in kernels(10) if k.kind == kind)
-    with pytest.raises(
-        ValueError, match=f"kernel {kind}: capacity 10 must be a multiple of envs 4"
-    ):
-        stand_in.bind_cuda(k, stand_in.tensors(fill_arrays([k])), HostDriver())
-
-
 # Frames
 
 
@@ -294,31 +250,6 @@ def test_frames_equal_the_cpus_while_the_ring_goes_round(prioritised: int, order
     assert run.native["replay.clock"][0] == 330  # nearly three times round
     assert run.native["replay.clock"][1] > 45  # last frames: their ring went round too
     assert {0, 1, 2} == set(run.native["replay.depth"])
-
-
-def test_many_environments_of_frames_find_their_slots_in_order() -> None:
-    """More than threads of a block, so that slots are counted over several rounds of it."""
-    run = Beside(*frame_kernels(4200, envs=1400, apart=1400, ends=2500, n_step=2, batch=70))
-    for _ in range(8):
-        run.step(ends=0.2, anew=0.2)
-        run.learn()
-        run.same()
-    assert run.native["replay.clock"][1] > 2500
-
-
-def test_more_cut_episodes_than_last_frames_are_an_error_as_on_the_cpu() -> None:
-    insert = frame_kernels(60, ends=4)[0]
-    native, device = fill_arrays([insert]), stand_in.tensors(fill_arrays([insert]))
-    calls = (
-        backend("cpu").bind(insert, "native", native),
-        stand_in.bind_cuda(insert, device, HostDriver()),
-    )
-    native["step.truncated"][:], device["step.truncated"][:] = 1, 1
-    for call in calls:
-        for _ in range(3):  # the first rows of both groups, and one more step whose rows were cut
-            call()
-        with pytest.raises(ValueError, match="more episodes were cut than it has last frames for"):
-            call()
 
 
 # Rows in the host's memory

@@ -104,6 +104,7 @@ def test_parameters_are_copied_to_the_side_that_acts(sizes: dict[str, int]) -> N
         assert not np.array_equal(given[f"policy.{name}"], found[f"policy.{name}"])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("k", "short"), [
     (inserting(2), ["act.sample", "rollout.truncated", "rollout.obs"]),
     (judging(37, 70), ["policy.critic", "rollout.next_obs", "rollout.returns"]),

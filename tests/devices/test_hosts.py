@@ -30,16 +30,6 @@ def seconds(platform: Platform, a: str, b: str, size: float = 8.0) -> float:
     return math.fsum(k.latency_s + size / k.bytes_per_s for k in platform.route(a, b))
 
 
-def test_a_device_is_called_by_its_host_which_holds_it() -> None:
-    network = [Link("one", "two", 1.0, 2.0)]
-    platform = join_hosts("p", {"one": machine("cpu", "gpu"), "two": machine("cpu")}, network)
-    assert [d.name for d in platform.devices] == ["one/cpu", "one/gpu", "two/cpu"]
-    assert [d.host for d in platform.devices] == ["one", "one", "two"]
-    assert platform.host == "one/cpu"
-    gpu = platform.device("one/gpu")
-    assert replace(gpu, name="gpu", host="") == machine("cpu", "gpu").device("gpu")
-
-
 def test_a_message_to_another_host_takes_the_network_and_then_the_link_of_its_machine() -> None:
     two = replace(machine("gpu", "cpu"), host="cpu")  # its host device is not its first
     network = [Link("two", "one", 1.0, 4.0, 0.0625, 0.25, {"latency_s": "seen"})]
@@ -98,25 +88,3 @@ def test_a_way_costs_its_links_one_after_the_other(
             network_s = over(one.host) + over(two.host)
             expected = inside(one.host, a, "cpu") + network_s + inside(two.host, "cpu", b)
         assert seconds(platform, one.name, two.name) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(("network", "problem"), [
-    (
-        [Link("a", "b", 1.0, 1.0)],
-        r"no link joins host 'a' and host 'c'; every host needs one to 'a', the first: a link "
-        r"between 'a' and 'c' with latency, per_message and bandwidth, or leave the host out",
-    ),
-    (
-        [Link("a", "b", 1.0, 1.0), Link("b", "c", 1.0, 1.0)],
-        r"link b-c joins 'b' and 'c'; messages between hosts pass the first host, 'a', so the "
-        r"allowed links between hosts are those of \[a, b\], \[a, c\]",
-    ),
-    (
-        [Link("a", "b", 1.0, 1.0), Link("b", "a", 1.0, 1.0), Link("a", "c", 1.0, 1.0)],
-        "two links join hosts 'a' and 'b'; one is allowed",
-    ),
-])  # fmt: skip
-def test_every_other_host_has_one_link_to_the_first(network: list[Link], problem: str) -> None:
-    hosts = {name: machine("cpu") for name in "abc"}
-    with pytest.raises(ValueError, match=problem):
-        join_hosts("p", hosts, network)

@@ -171,18 +171,6 @@ def test_a_program_is_told_the_share_of_its_env_step_and_draws_from_its_firings_
             call()
 
 
-def test_the_start_is_random_whatever_the_program() -> None:
-    k = acting("tests.own_losses:softmax")
-    buffers = fill_arrays([k])
-    buffers["explore"][:] = 1e-3, 1e-3, 1.0, 16 * 200
-    call = cpu.bind(k, "torch", buffers)
-    counts = np.zeros(4)
-    for _ in range(200):
-        call()
-        counts += np.bincount(buffers["act.action"], minlength=4)
-    np.testing.assert_allclose(counts / 3200, 0.25, atol=0.04)
-
-
 def test_after_the_start_actions_of_the_wrong_shape_are_an_error_naming_the_program() -> None:
     k = acting("tests.own_losses:wrong_shape")
     buffers = fill_arrays([k])

@@ -179,7 +179,3 @@ def test_a_run_planned_for_pim_is_emulated_and_computes_the_bits_of_the_cpu() ->
         assert run.simulated
         tables.append(trainer.session.arrays["learner.tables"].tobytes())
     assert tables[0] == tables[1]
-
-
-def test_a_core_of_the_example_has_64_mib_as_in_the_paper() -> None:
-    assert pim.EXAMPLE.memory_bytes == pim.EXAMPLE.width * 64 * 2**20

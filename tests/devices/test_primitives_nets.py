@@ -199,6 +199,7 @@ def losses_of(k: Kernel) -> Any:
     return getattr(kernel_losses, k.kind.removeprefix("update."))
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("variant", ["native", "torch"])
 @pytest.mark.parametrize("clip_norm", [0.0, 0.05])
 @pytest.mark.parametrize("huber", [0.0, 0.7])

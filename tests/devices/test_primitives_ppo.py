@@ -499,6 +499,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize(
     ("case", "variant"),
     [*((case, "native") for case in CASES), ("value clipping", "torch"), ("rmsprop", "torch")],
@@ -630,8 +631,3 @@ def test_every_epoch_sees_every_row_once_in_another_order() -> None:
         assert sorted(order.tolist()) == list(range(64))
         seen.append(order.tolist())
     assert seen[0] != seen[1] != seen[2]
-
-
-def test_the_step_size_falls_in_a_line_and_stays_at_0() -> None:
-    assert [ppo.anneal(float(n), 8.0) for n in (0, 2, 8, 9)] == [1.0, 0.75, 0.0, 0.0]
-    assert ppo.anneal(100.0, 0.0) == 1.0

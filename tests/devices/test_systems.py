@@ -242,6 +242,7 @@ def test_an_environment_that_windows_cannot_interrupt_is_named_and_ends_the_proc
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("command", [
     ("sweep", "dqn_cartpole", "--seeds", "1,2"), ("train", "dqn_cartpole", *BRIEF, *APART),
     ("train", "dqn_cartpole", *BRIEF, "limits.variants={step: [processes]}"),

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pearl.testing import EstimatorContract
-from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
+from pearl_devices import Device, kernel
 from pearl_estimators import Estimate, estimate
 from pearl_estimators.host import timer
 from pearl_estimators.host.benchmark_kernels import bind_filled
@@ -85,19 +85,6 @@ class TestNull(EstimatorContract):
     kernels = (ACT, DQN, SYNC)
 
 
-def test_a_null_device_charges_its_figures():
-    assert estimate(ACT, NULL).latency_s == 1e-3
-    assert estimate(DQN, NULL).latency_s == 5e-3
-    with pytest.raises(ValueError, match=r"gives no time for kernel inference.dqn; .*latency_s"):
-        estimate(ACT, replace(NULL, figures={}))
-
-
-def test_no_variant_means_the_first_that_is_offered():
-    assert backend("cpu").offers(DQN, CPU)[0] == ("native", 1)
-    assert estimate(DQN, CPU) == estimate(DQN, CPU, variant="native")
-    assert estimate(DQN, CPU) != estimate(DQN, CPU, variant="torch")
-
-
 def test_a_kernel_that_a_device_cannot_run_is_refused():
     ant = kernel("env_step", program="Ant-v5", envs=8, obs=105, act=8)
     for k in (ant, replace(OWN, program=None)):
@@ -139,22 +126,11 @@ def test_launches_are_what_torch_dispatches_within_a_tenth(k):
     assert torch.get_num_threads() >= 1
 
 
-def test_the_work_of_an_algorithm_nobody_counted_is_said_to_be_assumed():
-    assert "passes assumed" in estimate(OWN, CPU).source
-    assert "passes assumed" not in estimate(SAC, CPU, variant="torch").source
-
-
 def test_an_estimate_refuses_what_cannot_be():
     with pytest.raises(ValueError, match=r"occupancy_s 2.0 exceeds latency_s 1.0"):
         Estimate(1.0, occupancy_s=2.0)
     with pytest.raises(ValueError, match=r"latency_s is nan"):
         Estimate(float("nan"))
-
-
-def test_a_gpu_offers_torch_programs_and_takes_no_arrays_of_the_host():
-    assert backend("gpu").offers(DQN, GPU) == (("eager", 82), ("graph", 82))
-    with pytest.raises(UnsupportedError, match=r"update.dqn, variant 'eager'.*the host's memory"):
-        backend("gpu").bind(DQN, "eager", {})
 
 
 @pytest.mark.usefixtures("cpu_as_it_is")
@@ -256,8 +232,3 @@ def test_waits_for_a_core_are_those_that_the_system_counts_of_each_thread(monkey
     for queued, alone in ((2.5, 6.5), (None, 9.0)):
         monkeypatch.setattr(timer, "queued_here_s", lambda queued=queued: queued)
         assert timer.alone_s() == alone
-
-
-def test_kernels_stay_hashable_by_what_they_are() -> None:
-    assert len({DQN, kernel("update.dqn", DQN.dims, program=DQN.program), ACT}) == 2
-    assert isinstance(DQN, Kernel)

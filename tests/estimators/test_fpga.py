@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pearl.testing import EstimatorContract
-from pearl_devices import Device, Kernel, UnsupportedError, backend, kernel
+from pearl_devices import Device, Kernel, backend, kernel
 from pearl_devices import fpga as device_kind
 from pearl_devices.buffers import allocate
 from pearl_devices.fpga import resources
@@ -225,23 +225,6 @@ def test_blocks_of_a_tree_by_hand():
     ]  # fmt: skip
 
 
-def test_a_tree_that_does_not_fit_on_chip_is_not_offered():
-    assert device_kind.offers(some("replay_update", capacity=2_000_000), FPGA)
-    large = device_kind.offers(some("replay_update", capacity=16_000_000), FPGA)
-    assert large == ()
-    assert "the sum tree needs 15,632 memory blocks on chip" in repr(large)
-    uniform = some("replay_sample", capacity=50_000_000, prioritised=0)
-    assert device_kind.offers(uniform, FPGA)
-
-
-def test_networks_that_do_not_fit_on_chip_are_not_offered():
-    wide = (4, 2048, 2048, 2)
-    assert device_kind.offers(some("update.dqn", q=wide), FPGA) == ()
-    for kind in ("update.dqn", "inference.dqn"):
-        assert device_kind.offers(some(kind, q=(4, 64, 64, 3), duelling=1), FPGA) == ()
-    assert device_kind.offers(some("inference.dqn", q=(4, 512, 512, 2)), FPGA)
-
-
 def test_a_gradient_of_a_sub_batch_has_the_terms_of_the_sums_before_it():
     """4 → 2 on 8 × 8, 32 rows in four sub-batches: the gradient's one tile is fed for 16 cycles
     at least, and each sub-batch but the first adds 8 rows of the gradient to its 8."""
@@ -292,13 +275,6 @@ def test_sub_batches_of_ddpg_stream_observations_and_actions_twice():
     ]
     moved = 2 * 64 * (4 * (2 * 3 + 3) + 4 + 4 * (3 + 1))  # two steps of 64 samples
     assert times[1] - times[0] == pytest.approx(moved / 1e8)
-
-
-def test_environments_do_not_run_on_it():
-    k = kernel("env_step", program="CartPole-v1", envs=8, obs=4, act=0)
-    assert device_kind.offers(k, FPGA) == ()
-    with pytest.raises(ValueError, match=r"env_step .*cannot run it"):
-        estimate(k, FPGA)
 
 
 @pytest.mark.parametrize(
@@ -361,15 +337,6 @@ def test_ultraram_takes_what_finds_no_room_in_block_ram():
         assert "the sum tree needs" in misfit(**{name: sized[name] - 1}), name
 
 
-def test_too_few_units_for_the_released_tree_and_an_unknown_engine_are_errors():
-    with pytest.raises(ValueError, match=r"tree needs at least 6 pe, given 1"):
-        estimate(some("replay_sample"), RELEASED, width=1)
-    with pytest.raises(
-        ValueError, match=r"no engine 'array8' of 99 pe computes it; there are \[\('arr"
-    ):
-        estimate(some("update.dqn"), FPGA, variant="array8", width=99)
-
-
 @pytest.mark.parametrize(
     ("k", "variant", "device"),
     [
@@ -397,8 +364,3 @@ def test_the_loss_of_a_sample_is_that_of_the_cpu(error):
     loss, slope = td_gradient(error, weight, 4, huber)
     found = td_terms(error, np.float32(0.0), weight, np.float32(0.25), huber)
     assert found == pytest.approx((abs(error), slope, loss))
-
-
-def test_binding_an_unknown_design_is_refused():
-    with pytest.raises(UnsupportedError, match=r"variant 'torch'.*array8.*layered, tree"):
-        device_kind.bind(some("update.dqn"), "torch", {})

@@ -21,7 +21,7 @@ from pearl_estimators.gpu.queue import RATES, product_s, queue
 from pearl_estimators.gpu.timing import call_on
 from pearl_estimators.gpu.variants import Starts, gpu_roofline, launches, start_s, starts_of
 from tests.estimators.gradient_steps import gradient_steps
-from tests.estimators.test_estimators import DDPG, DQN, DRAW, GPU, SAC, STORE
+from tests.estimators.test_estimators import DQN, DRAW, GPU, SAC, STORE
 
 
 def seconds(k: Kernel, variant: str, device: Device = GPU, width: int = 0) -> float:
@@ -123,20 +123,10 @@ def test_starts_are_those_of_the_figures_the_probe_or_the_clock(
         assert (found.graph_s, found.gap_s, found.launch_s) == (1e-6, 1e-6, None)
 
 
-def test_a_faster_core_of_the_host_starts_operators_sooner() -> None:
-    fast = Device("c", "cpu", figures={"clock_hz": 5.7e9})
-    beside = estimate(SAC, GPU, variant="eager", width=82, host=fast)
-    assert beside.latency_s < estimate(SAC, GPU, variant="eager", width=82).latency_s
-
-
 def test_float64_has_its_own_rate_where_the_platform_says_it() -> None:
     many = kernel("env_step", program="CartPole-v1", envs=1 << 20, obs=4, act=0)
     fast = replace(GPU, figures={"float64_flops_per_s": GPU.peak_flops_per_s / 2})
     assert seconds(many, "cuda", fast) < seconds(many, "cuda")
-
-
-def test_variants_of_a_rounding_start_as_the_plain_ones() -> None:
-    assert start_s(DDPG, GPU, "eager-bf16") == start_s(DDPG, GPU, "eager")
 
 
 def environments(envs: int) -> Kernel:

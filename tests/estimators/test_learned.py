@@ -23,7 +23,6 @@ from pearl_estimators.host.run_corrections import (
     BAND_FLOOR,
     IterationStats,
     KernelShare,
-    add_run,
     apply_correction,
     merge_runs,
     predict_factor,
@@ -116,38 +115,6 @@ def test_a_run_by_the_data_sheet_is_kept_without_a_calibration_and_corrects_it(f
         again = pearl.plan(system)
         assert again.period_s / plan.period_s == pytest.approx(1.5, abs=0.1)
         assert {t.rung for t in again.tasks} == {"datasheet"}
-
-
-def test_what_is_no_news_is_not_kept_so_that_plans_are_not_made_anew():
-    seen = add_run((), QUIET)
-    assert seen == (QUIET,)
-    # The factor of one run of 0.1 is 0.1 / (1 + 4 / 225), that of two mean / (1 + 2 / 225).
-    assert add_run(seen, replace(QUIET, off=0.138)) == seen
-    assert add_run(seen, replace(QUIET, off=0.139))[0].off == pytest.approx(0.1195)
-    right = IterationStats((OTHER,), 0.0)
-    assert add_run(seen, right)[1] == right
-    assert (
-        abs(predict_factor(add_run(seen, right), [OTHER])[0])
-        < 0.005
-        < predict_factor(seen, [OTHER])[0]
-    )
-    assert add_run(seen, replace(QUIET, off=0.2))[0].off == pytest.approx(0.15)
-    many: tuple[IterationStats, ...] = ()
-    for n in range(130):
-        many = add_run(many, IterationStats((replace(A, named=f"k{n}"),), 0.3 * (-1) ** n))
-    assert len(many) == 100
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"off": math.nan}, {"runs": 0.0}, {"parts": ()}, {"parts": (replace(A, flops=math.inf),)},
-        {"parts": (A, replace(A, share=2e-6))},
-    ],
-)  # fmt: skip
-def test_a_record_that_says_nothing_is_refused(wrong):
-    with pytest.raises(ValueError, match="learned from runs"):
-        replace(QUIET, **wrong)
 
 
 def test_it_is_kept_with_the_calibration_and_changes_estimates_and_plans(fresh):

@@ -35,6 +35,7 @@ def mean_and_worst(plan: Plan, graph: TaskGraph, costs: CostTable) -> tuple[floa
     return float(np.mean(found)), max(found)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ROBUST)
 def test_other_plans_are_compared_under_the_draws(objective: str) -> None:
     graph, costs = doubtful()

@@ -90,11 +90,6 @@ def test_a_file_that_is_no_shop_is_told_so(text: str, said: str, tmp_path: Path)
         read_fjsp(tmp_path / "shop.txt")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"nowhere\.txt: cannot be read"):
-        read_fjsp(tmp_path / "nowhere.txt")
-
-
 @given(st.text(alphabet="0123456789 -.xn\n", max_size=60))
 def test_any_text_gives_a_shop_or_a_sentence(text: str) -> None:
     import tempfile

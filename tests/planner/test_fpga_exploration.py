@@ -13,7 +13,6 @@ import pytest
 
 import pearl
 from pearl.advice.hardware import catalogue_device
-from pearl.planner.boards import tell_unchecked
 from pearl.planner.planner import build_problem, plan_graph
 from pearl.planner.verilog import check_folder
 from pearl_devices import Device, Kernel, kernel
@@ -193,29 +192,6 @@ def test_engines_that_do_not_fit_together_give_way_to_the_best_that_do(width, fi
 
 def replace_capacity(capacity: int) -> Kernel:
     return kernel(DRAWS.kind, {**DRAWS.dims, "capacity": capacity})
-
-
-@pytest.mark.parametrize("name", ["sac_pendulum", "td3_pendulum"])
-def test_a_plan_says_which_devices_run_what_no_engine_computes(name):
-    system = pearl.load(name, set={"platform": "cpu_gpu_fpga"})
-    note = pearl.plan(system).note
-    kind = name.split("_")[0]
-    assert (
-        f"the simulated fpga does not run learn: the engines compute DQN and DDPG; update.{kind}"
-        in (note)
-    )
-    assert "runs on CPUs and GPUs" in note
-
-
-def test_a_plan_says_that_logic_cells_are_not_checked():
-    """Of a part that does not give their number, as AMD's do not."""
-    system = pearl.load("dqn_cartpole_fpga", set={"limits.pin": dict.fromkeys(REPLAY, "fpga")})
-    board = system.platform.device("fpga")
-    figures = {name: value for name, value in board.figures.items() if name != "alms"}
-    plan = pearl.plan(on_board(system, replace(board, figures=figures)))
-    told = "the simulated fpga: logic cells are not checked, because the device has no figure alms"
-    assert told in plan.note
-    assert tell_unchecked(plan, system.platform) == []
 
 
 def test_designs_are_written_to_a_new_or_an_empty_folder(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 import pearl
 from pearl.planner import plan_cache, planner
 from pearl_estimators.host import calibrator
-from pearl_estimators.host.benchmark_kernels import draw_fit_kernels
 
 SPEC = {
     "algorithm": {"name": "ddpg", "env": "Pendulum-v1", "batch_size": 64, "num_envs": 2},
@@ -142,12 +141,6 @@ def test_plans_used_longest_ago_are_left_out(folder, made, monkeypatch):
     assert len(made) == 3
 
 
-def test_what_is_to_be_timed_again_is_not_remembered(folder, made, monkeypatch):
-    monkeypatch.setattr(calibrator, "needs_retiming", lambda kernels: True)
-    compiled()
-    assert kept(folder) == []
-
-
 def test_a_warm_start_imports_no_solver(folder, tmp_path):
     """Two runs of the command line: the second has the plan of the first."""
     command = """
@@ -172,16 +165,3 @@ finally:
         found.append(done.stderr.splitlines()[-1])
     assert "pearl.solvers.solver" in found[0]
     assert found[1] == "[]"
-
-
-@pytest.mark.parametrize("name", ["dqn_cartpole", "ppo_cartpole"])
-def test_a_spec_has_nothing_timed_or_compiled_that_it_does_not_have(name):
-    graph = planner.build_problem(pearl.load(name)).graph
-    mine = graph.kernels
-    timed = list(draw_fit_kernels(calibrator.needed_groups(mine)))
-    assert {k.program for k in timed if k.kind == "env_step"} == {"CartPole-v1"}
-    algorithm = name.partition("_")[0]
-    others = {k.kind for k in timed} - {k.kind for k in mine}
-    assert all(algorithm in kind or kind.startswith("replay_") for kind in others), others
-    assert algorithm == "ppo" or not {"gae", "rollout_insert"} & {k.kind for k in timed}
-    assert algorithm == "dqn" or not {k.kind for k in timed if k.kind.startswith("replay")}

@@ -159,14 +159,3 @@ def test_the_command_writes_a_folder_and_refuses_what_it_cannot_write(tmp_path):
         pearl.SpecError, match="no learner and no sum tree on an engine of a simulated FPGA"
     ):
         write_verilog(system, tmp_path / "none")
-
-
-def test_a_command_without_a_folder_or_a_spec_is_refused_in_a_sentence(tmp_path):
-    for given, told in (
-        (["dqn_cartpole_fpga"], "add --out DIR"),
-        (["--out", str(tmp_path / "a")], "give either a spec or --resources"),
-        (["dqn_cartpole_fpga", "--resources", "--out", str(tmp_path / "a")], "give either a spec"),
-    ):
-        ran = CliRunner().invoke(app, ["rtl", *given])
-        assert ran.exit_code == 2
-        assert told in ran.output

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pearl import solve
 from pearl.errors import InfeasibleError
-from pearl.explanation.what_if import speed_up
 from pearl.graph.limits import Limits
 from pearl.graph.task_graph import Edge, Task, TaskGraph
-from pearl.planning import estimated_costs
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.estimated_costs import _carried_bytes, _fastest_calls, build_cost_table
-from pearl.report.tables import assignment
+from pearl.planning.estimated_costs import _carried_bytes, build_cost_table
 from pearl.testing.graphs import devices, mode, star
 from pearl_devices import Device, Kernel, kernel
 
@@ -37,12 +33,6 @@ def test_a_call_carries_what_crosses_its_edge_once_a_firing(
     graph = TaskGraph("rates", tuple(Task(n, Kernel(n)) for n in "abc"), edges)
     assert graph.repetition == {"a": 2, "b": 2, "c": 1}
     assert _carried_bytes(mode(tasks, "cpu", 1.0), graph) == pytest.approx(nbytes)
-
-
-def test_one_call_for_several_tasks_is_made_once_an_iteration(monkeypatch):
-    monkeypatch.setattr(estimated_costs, "side", lambda kernel: 0)
-    graph, costs = called(mode("a", "cpu", 5.0), mode("b", "cpu", 5.0))  # 15 s an iteration, or 12
-    assert [(m.tasks, s) for m, s in _fastest_calls(costs, graph, 0)] == [(CALL, 12.0)]
 
 
 CALL = ("a", "b")
@@ -71,15 +61,6 @@ def test_a_call_is_shared_out_by_its_variant_run_apart_else_by_the_fastest_of_it
 def test_a_call_is_shared_out_by_its_work_where_a_task_cannot_run_apart() -> None:
     graph, costs = called(mode("a", "cpu", 1.0), mode("b", "acc", 1.0), flops=(1e9, 6e9))
     assert shared(graph, costs) == pytest.approx({"a": 2 / 8, "b": 6 / 8})
-
-
-def test_a_call_of_which_nothing_says_what_its_parts_cost_stays_one() -> None:
-    graph, costs = called(mode("a", "cpu", 1.0), mode("b", "acc", 30.0), flops=(1e9, 0.0))
-    assert shared(graph, costs) == {}
-    plan = solve(graph, costs)
-    assert [(t.task, t.firings * t.seconds) for t in plan.tasks] == [("a", 12.0), ("b", 0.0)]
-    assert "the split between them is unknown" in str(assignment(plan).notes)
-    assert speed_up(costs, graph, "b").of(*CALL) == costs.of(*CALL)
 
 
 def test_a_task_that_no_device_runs_is_an_error_with_the_reason_of_every_device() -> None:

@@ -11,9 +11,8 @@ import pytest
 from pearl import Limits, solve
 from pearl.errors import SpecError
 from pearl.graph.cycle_ratio import CyclicPart, howard
-from pearl.graph.task_graph import Fusion, TaskGraph
 from pearl.planning.costs import CostTable, Mode
-from pearl.planning.draws import Draws, fit_lognormal, scale_costs
+from pearl.planning.draws import Draws, scale_costs
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, build_timed_graph
@@ -21,7 +20,7 @@ from pearl.planning.valuation import evaluate_samples, least_periods
 from pearl.solvers.methods.enumeration import assignments, every_space
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.testing.graphs import devices, loop, mode, random_limited, star
-from pearl_devices import Kernel, Link, Platform
+from pearl_devices import Link, Platform
 from pearl_estimators import Estimate
 from tests.graphs import banded, dqn, dqn_costs
 
@@ -43,15 +42,6 @@ def test_nine_in_ten_draws_are_in_the_band(low: float, high: float) -> None:
     factors = Draws(20_000).factors(found, GRAPH, COSTS)
     ends = np.quantile(factors, (0.05, 0.95))
     assert ends == pytest.approx((low, high), rel=0.04)
-
-
-def test_a_band_without_width_is_not_drawn() -> None:
-    exact = replace(of("learn", "gpu"), estimate=Estimate(1e-3))
-    assert np.all(Draws().factors(exact, GRAPH, COSTS) == 1)
-
-
-def test_a_band_down_to_nothing_reaches_as_far_below_as_above() -> None:
-    assert fit_lognormal(0.0, 1.0, 2.0) == fit_lognormal(0.5, 1.0, 2.0)
 
 
 def test_errors_are_alike_where_estimates_are() -> None:
@@ -125,17 +115,6 @@ def test_a_fused_call_is_the_sum_of_its_parts() -> None:
     drawn = Draws().factors(fused, graph, costs)
     apart = sum(shares[t] * Draws().factors(of(t, "cpu", costs), graph, costs) for t in parts)
     assert np.allclose(drawn, apart)
-
-
-def test_a_fused_call_without_parts_has_its_own_band() -> None:
-    graph = TaskGraph(
-        "two", loop("a", "b").tasks, loop("a", "b").edges,
-        fusions=(Fusion("f", ("a", "b"), Kernel("f")),),
-    )  # fmt: skip
-    fused = replace(mode(("a", "b"), "cpu", 1.0), estimate=Estimate(1.0, 1.0, 0.5, 3.0))
-    costs = CostTable(PLATFORM, (fused, mode("a", "cpu", 1.0), mode("b", "gpu", 1.0)))
-    ends = np.quantile(Draws(20_000).factors(fused, graph, costs), (0.05, 0.95))
-    assert ends == pytest.approx((0.5, 3.0), rel=0.04)
 
 
 @pytest.mark.parametrize("seed", [s for s in range(13) if s != 9])

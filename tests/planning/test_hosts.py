@@ -44,6 +44,7 @@ def on_two_hosts(seed: int) -> tuple[TaskGraph, CostTable]:
     return graph, CostTable(platform, modes, pairs)  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_agrees_with_enumeration_on_two_hosts(objective: str) -> None:
     compared = 0

@@ -126,6 +126,7 @@ def paying(first: int, count: int, most: int, most_tasks: int) -> list[tuple[Tas
     return found
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_the_program_agrees_with_enumeration_where_lanes_pay(objective: str) -> None:
     """The bound of an assignment counts what a lane pays in a cycle, and the program does not: in a

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -26,32 +23,6 @@ SPEC = {
     "train": {"steps": 600},
 }
 RATE = "algorithm.learning_rate"
-
-
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("0..3", [0, 1, 2, 3]), ("7", [7]), ("4, 0..1", [4, 0, 1])]
-)
-def test_seeds_are_ranges_and_lists(text, seeds):
-    assert members.parse_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["", "3..1", "a", "0..", "-1", "0...4", "0..99999999999", "1,,2"])
-def test_other_seeds_are_refused(text):
-    with pytest.raises(SpecError, match="--seeds"):
-        members.parse_seeds(text)
-
-
-@pytest.mark.parametrize("text", ["0..1", "9998,9999", "0..2"])
-def test_so_many_seeds_and_no_more(text, monkeypatch):
-    monkeypatch.setattr(members, "MOST", 2)
-    if text == "0..2":
-        with pytest.raises(SpecError, match="more than 2 seeds"):
-            members.parse_seeds(text)
-        with pytest.raises(SpecError, match="the sweep would have 3 runs; at most 2 are allowed"):
-            members.build_population(SPEC, seeds=[0, 1, 2])
-    else:
-        assert len(members.parse_seeds(text)) == 2
-        assert len(members.build_population(SPEC, seeds=[0, 1]).seeds) == 2
 
 
 def test_values_are_read_as_in_a_file():
@@ -81,22 +52,6 @@ def test_options_are_whole_numbers_by_name(text, why):
         return
     with pytest.raises(SpecError, match=f"^--asha '{text}': .*{why}"):
         members.parse_options("--asha", text, search.ASHA)
-
-
-@pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({}, "as-given"),
-        ({"a.rate": 0.00030000001, "b.size": 64}, "rate=0.0003,size=64"),
-        ({"a.rate": 1, "b.rate": 2, "c.x": [8, [1, 2]]}, "a.rate=1,b.rate=2,x=8x1x2"),
-        ({"x": [], "y": {}, "z": {"k": 1, "m": [2, 3]}}, "x=none,y=none,z=k-1+m-2x3"),
-        ({"..x": "a b/c"}, "x=a-b-c"),
-        ({"x": "é" * 118}, f"x={'é' * 118}"),
-        ({"x": "e" * 119}, f"x={'e' * 109}-e13e88d8"),
-    ],
-)
-def test_a_setting_is_named_by_its_values(values, name):
-    assert members.setting_name(values) == name
 
 
 @pytest.mark.parametrize(
@@ -162,23 +117,6 @@ def test_a_sweep_without_final_evaluation_is_refused():
         search.check("sweep", {}, found, seeds_given=False)
 
 
-@pytest.mark.parametrize(
-    ("asha", "tournament", "why"),
-    [
-        ({"eta": 3, "min_steps": 1}, {}, "asha and tournament are both given"),
-        ([3], None, "a mapping of eta, min_steps"),
-        ({"eta": 3, "min_steps": 0}, None, "must be whole numbers above 0"),
-        ({"eta": 3, "min_steps": True}, None, "must be whole numbers above 0"),
-        ({"eta": 3, "min_steps": 1, "more": 1}, None, "must be whole numbers above 0"),
-    ],
-)
-def test_options_of_a_search_are_whole_numbers_above_0(asha, tournament, why):
-    with pytest.raises(SpecError, match=why):
-        search.search_kind(asha, tournament)
-    assert search.search_kind({"eta": 1, "min_steps": 1}, None)[0] == "asha"
-    assert search.search_kind(None, None) == ("sweep", {})
-
-
 def need(cores=1, seconds=1.0, size=1e9, shares=None):
     return packing.ResourceRequest(cores, shares or {}, size, seconds, None)
 
@@ -186,19 +124,6 @@ def need(cores=1, seconds=1.0, size=1e9, shares=None):
 def slots(needs, runs, *places):
     held, why = packing.allocate_slots(needs, runs, places or packing.local_host())
     return tuple(cores for _, cores in held), why
-
-
-def test_slots_are_bounded_by_cores_memory_devices_and_runs(monkeypatch):
-    monkeypatch.setattr(host_system, "usable_cpus", lambda: [0, 2, 4, 6])
-    monkeypatch.setattr(host_system, "free_bytes", lambda: (3.5e9, 0.0))
-    assert slots([need(size=1.0)], 9) == (((0,), (2,), (4,), (6,)), "4 cores")
-    assert slots([need(2, size=1.0)], 9)[0] == ((0, 2), (4, 6))
-    assert slots([need()], 9) == (((0,), (2,), (4,)), "3.5 GB of free memory")
-    assert slots([need(size=1.0)], 2) == (((0,), (2,)), "the runs")
-    half = slots([need(size=1.0, shares={"gpu": 0.5})], 9)
-    assert half == (((0,), (2,)), "device gpu")
-    with pytest.raises(SpecError, match=r"not even one run fits: 3\.5 GB"):
-        slots([need(size=4e9)], 9)
 
 
 def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
@@ -221,15 +146,6 @@ def test_runs_go_round_nodes_each_as_far_as_its_cores_memory_and_gpus_go():
         packing.allocate_slots(shares, 9, [small])
 
 
-@pytest.mark.parametrize(("share", "fits"), [(1 / 3, 3), (0.34, 2), (1.0, 1)])
-def test_as_many_slots_as_shares_of_a_device(share, fits):
-    host = packing.RunHost("", tuple(range(9)), None)
-    needs = [need(), need(shares={"gpu": share}), need(shares={"gpu": 0.1})]
-    held, why = packing.allocate_slots(needs, fits, [host])
-    assert (len(held), why) == (fits, "device gpu")
-    assert packing.allocate_slots(needs, fits - 1, [host])[1] == "the runs" or fits == 1
-
-
 def test_a_run_that_fits_nowhere_is_said_with_its_needs():
     hosts = packing.RunHost("a", (0,), 9e9), packing.RunHost("b", (0, 1), 0.5e9)
     with pytest.raises(SpecError) as caught:
@@ -237,44 +153,6 @@ def test_a_run_that_fits_nowhere_is_said_with_its_needs():
     (problem,) = caught.value.problems
     start = "not even one run fits: 1 cores of a, but a run needs 2 cores and 1.23 GB; lower "
     assert problem.startswith(start)
-
-
-def compiled(rate=200.0):
-    """A plan of two CPU lanes and a share of a GPU, whose calls take 0.25 and 0.4 of its period."""
-    lanes = [("cpu", 1), ("cpu", 2), ("gpu", 4), ("gpu", 2), ("gpu", 0)]
-    placed = {"a": (0.5, 1), "b": (0.25, 2), "c": (0.8, 1), "d": (0.25, 2)}
-    tasks = {t: SimpleNamespace(seconds=s, firings=n) for t, (s, n) in placed.items()}
-    plan = SimpleNamespace(
-        lanes=[SimpleNamespace(device=d, width=w) for d, w in lanes], period_s=2.0,
-        rates={"env_steps_per_s": rate}, task=tasks.__getitem__,
-    )  # fmt: skip
-    width = {"gpu": SimpleNamespace(width=12)}
-    platform = SimpleNamespace(host="cpu", device=width.__getitem__)
-    train = SimpleNamespace(steps=600)
-    jobs = [("one", ["a"]), ("two", ["c"]), ("one", ["b", "d"])]
-    return SimpleNamespace(
-        plan=plan,
-        system=SimpleNamespace(platform=platform, train=train),
-        calls=[SimpleNamespace(kernel=n, variant="native", tasks=t) for n, t in jobs],
-        protocol=SimpleNamespace(plan=plan),
-    )
-
-
-def test_a_run_needs_cores_shares_bytes_and_seconds(monkeypatch):
-    def sizes(kernels):
-        return {"x": 1e6 * len(kernels), "y": 5.0}
-
-    monkeypatch.setattr(packing.memory, "array_bytes", sizes)
-    monkeypatch.setattr(packing, "share_name", lambda kernel, variant: f"{kernel}/{variant}")
-    made = compiled()
-    found = packing.request_resources(made, {})
-    shares = {"gpu": 0.5}
-    assert found == packing.ResourceRequest(3, shares, 403e6 + 5, 3.0, None)
-    assert packing.request_resources(compiled(0.0), {}).seconds == math.inf
-    # the calls "one" take 0.25 + 2 × 0.25 of the time, "two" 0.4
-    slowdowns = {"one/native": {"two/native": 0.5, "one/native": 0.1}, "other": {"one/native": 9.0}}
-    expected = 0.75 * 0.4 * 0.5 + 0.75 * 0.75 * 0.1
-    assert packing.request_resources(made, slowdowns).slowdown == pytest.approx(expected)
 
 
 def packed_with(rates):

@@ -260,14 +260,6 @@ def test_kernels_compile_once_before_the_runs_fan_out(tmp_path, monkeypatch):
     assert not precompile.needs_compiling(made[0])  # nothing is stored
 
 
-def test_a_run_of_another_sweep_is_not_taken_for_one_of_this(tmp_path):
-    (tmp_path / "seed=1").mkdir()
-    (tmp_path / "seed=1" / "plan.json").write_text("{}")
-    with pytest.raises(SpecError, match="seed=1: has a run already"):
-        pearl.sweep(SPEC, seeds=[0, 1], out=tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["seed=1"]
-
-
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -353,15 +345,3 @@ def test_a_curve_goes_as_far_as_all_runs_have_come(tmp_path):
     found = summarise([*failed, replace(outcomes[0], env_steps=None)], None)
     assert (found.runs, found.done, found.steps, found.iqm, found.curve) == (3, 1, 0, None, ())
     assert summarise(failed, tmp_path).steps is None
-
-
-def test_returns_below_one_keep_three_digits():
-    from pearl.report.canvas import Text
-    from pearl.report.figures.curves import SettingCurve, intervals
-
-    settings = [
-        SettingCurve(f"learning_rate={rate}", (), mean - 0.01, mean, mean + 0.01)
-        for rate, mean in (("0.1", 0.0981), ("0.05", 0.0603))
-    ]
-    shapes = intervals(settings).draw(800.0).shapes
-    assert {"0.0981", "0.0603"} <= {each.text for each in shapes if isinstance(each, Text)}

@@ -10,7 +10,7 @@ import pytest
 
 from pearl.errors import SpecError
 from pearl.population.driver import Journal, StageEnd, VirtualExecutor, drive, replay_history
-from pearl.population.schedulers import GridScheduler, RunStage, SuccessiveHalving, rungs
+from pearl.population.schedulers import GridScheduler, RunStage, SuccessiveHalving
 from pearl.population.tournament import FACTORS, Tournament
 
 OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32])}
@@ -19,12 +19,6 @@ OVER = {"algorithm.learning_rate": (1e-4, 1e-3), "algorithm.hidden": ([64], [32]
 def stage(setting, seed=0, steps=900):
     values = {"algorithm.learning_rate": 3e-4, "algorithm.hidden": [64]}
     return RunStage(f"{setting},seed={seed}", setting, values, seed, steps)
-
-
-def test_rungs_rise_by_eta_and_end_at_the_last_step():
-    assert rungs(100, 900, 3) == (100, 300, 900)
-    assert rungs(100, 1000, 3) == (100, 300, 900, 1000)
-    assert rungs(10, 11, 2) == (10, 11)
 
 
 class TestHalving:
@@ -65,20 +59,6 @@ class TestHalving:
         assert self.ask(halving, ("a,seed=0", 1.0)) == [("d", 100)]
         assert self.ask(halving, ("d,seed=0", None), ("c,seed=0", 3.0)) == []
 
-    def test_of_two_that_may_go_on_the_one_at_the_higher_rung_does_so_first(self):
-        halving = SuccessiveHalving([[stage(name)] for name in "abcde"], (100, 300, 900), 2)
-        under_way = [halving.next() for _ in range(5)]
-        scores = {"a": 5.0, "b": 4.0, "c": 1.0, "d": 0.0, "e": 3.0}
-        for s in under_way[:4]:
-            halving.on_end(s, scores[s.setting])
-        second = [halving.next(), halving.next()]
-        assert [(s.setting, s.steps) for s in second] == [("a", 300), ("b", 300)]
-        for s in (*second, under_way[4]):
-            halving.on_end(s, scores[s.setting] + (s.setting == "e") * 9)
-        # now a may leave rung 1, and e rung 0
-        found = [halving.next() for _ in range(2)]
-        assert [(s.setting, s.steps) for s in found] == [("a", 900), ("e", 300)]
-
     def test_a_setting_of_which_one_seed_failed_goes_on_no_further(self):
         settings = [[stage(name, seed) for seed in (0, 1)] for name in "ab"]
         halving = SuccessiveHalving(settings, (100, 900), 2)
@@ -86,17 +66,6 @@ class TestHalving:
         for s, score in zip([halving.next() for _ in range(4)], scores, strict=True):
             halving.on_end(s, score)
         assert halving.next().setting == "b"
-
-    def test_a_setting_goes_on_by_the_mean_of_all_its_seeds(self):
-        settings = [[stage(name, seed) for seed in (0, 1)] for name in "ab"]
-        halving = SuccessiveHalving(settings, (100, 900), 2)
-        first = [halving.next() for _ in range(4)]
-        assert [s.run for s in first] == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
-        for s, score in zip(first, (10.0, 0.0, 6.0, 6.0), strict=True):
-            assert halving.next() is None
-            halving.on_end(s, score)
-        assert [halving.next().run for _ in range(2)] == ["b,seed=0", "b,seed=1"]
-        assert halving.next() is None
 
 
 def tournament(members=3, rounds=4, size=2, seed=0, rate=3e-4):
@@ -123,15 +92,6 @@ def play(order_seed, **more):
 
 
 class TestTournament:
-    def test_every_member_has_its_rounds_each_from_the_board_of_that_time(self):
-        begun, board = play(3)
-        assert len(begun) == 3 * 4
-        assert len({s.run for s in begun}) == len({s.seed for s in begun[3:]}) + 3
-        steps = {s.run: s.steps for s in begun}
-        assert all(s.steps == 100 + (steps[s.parent] if s.parent else 0) for s in begun)
-        assert len(board) == 2
-        assert board[0].score >= board[1].score
-
     def test_a_seed_decides_every_parent_value_and_stream(self):
         begun, _ = play(4, members=2, rounds=3)
         rate, hidden = OVER
@@ -165,15 +125,6 @@ class TestTournament:
         playing = Tournament([], rounds=1, size=1, over={"x": given}, seed=0)
         assert playing._perturbed(draw, "x", value) == found
         assert asked == [of]
-
-    def test_a_round_that_failed_is_on_no_board_and_the_member_goes_on(self):
-        scheduler = tournament(members=1, rounds=2)
-        first = scheduler.next()
-        assert scheduler.next() is None
-        scheduler.on_end(first, None)
-        assert scheduler.board == ()
-        again = scheduler.next()
-        assert (again.parent, again.steps) == (None, 100)
 
 
 class Flaky(VirtualExecutor):
@@ -210,17 +161,6 @@ def test_a_schedule_in_virtual_time_and_its_history():
     assert [given[0] for given in told] == journal.history
     assert told[1][1:] == (b, StageEnd(1, b, "done", 0.0))
     assert Journal().record("start", a) is None
-
-
-def test_an_interrupted_executor_stops_and_the_lowest_slot_is_filled_first():
-    executor, begun = VirtualExecutor(3, lambda s: 1.0 - s.seed / 10), []
-    start = executor.start
-    executor.start = lambda slot, s: begun.append((slot, s.seed)) or start(slot, s)
-    wait = executor.wait
-    executor.wait = lambda: wait() if len(begun) < 5 else None
-    assert not drive(GridScheduler([stage("s", n) for n in range(9)]), executor, Journal())
-    assert begun == [(0, 0), (1, 1), (2, 2), (2, 3), (1, 4)]
-    assert executor._ends == []
 
 
 @pytest.mark.parametrize(("deaths", "ends"), [(2, 0.0), (3, None)])

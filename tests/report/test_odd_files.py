@@ -6,9 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,11 @@ from hypothesis import strategies as st
 
 import pearl
 from pearl.errors import SpecError
-from pearl.formatting import band, si
 from pearl.json_files import DEPTH, MOST_BYTES, read_object
 from pearl.planning.metrics_file import load_metrics
 from pearl.planning.plans import load_plan
 from pearl.planning.runs import Drift, TaskDrift, load_run
-from pearl.report.canvas import WIDE, Canvas, ticks
-from pearl.report.figures.bars import Part, stacked_bars
-from pearl.report.figures.curves import SettingCurve, intervals, learning_curve, sweep_curves
 from pearl.report.report import Report, load_report
-from pearl.report.svg import canvas_svg
 from pearl_devices import Device, Link, Platform
 from pearl_estimators.gpu import calibration
 from pearl_estimators.sealed_files import CalibrationError
@@ -192,45 +185,3 @@ def test_any_numbers_in_the_metrics_make_a_page(tmp_path, rows) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "nan" not in page.replace("nanmean", "")
     assert "inf," not in page
-
-
-def test_a_curve_leaves_out_what_cannot_be_drawn() -> None:
-    rows = [{"env_steps": x, "mean_return_20": y} for x, y in ((1, 2), (2, 1e308), (3, 5))]
-    whole = learning_curve([rows[0], rows[2]])
-    found = learning_curve(rows)
-    assert found is not None
-    assert whole is not None
-    assert found.canvases == whole.canvases
-    assert learning_curve([rows[1], rows[1]]) is None
-
-
-def test_infinite_returns_leave_no_number_that_svg_does_not_know() -> None:
-    rows = [{"env_steps": 100.0 * i, "mean_return_20": float(i)} for i in range(9)]
-    returns = {"eval_mean": math.inf, "eval_returns": [1.0, math.inf], "last_eval_mean": math.nan}
-    found = learning_curve(rows, replace(example_run(), returns=returns))
-    ends = [(100.0, 1.0, -math.inf, math.inf), (200.0, 2.0, 1.0, math.nan)]
-    setting = SettingCurve("a", ends, 1.0, math.inf, math.inf)
-    for drawing in (found, sweep_curves([setting]), intervals([setting])):
-        assert drawing is not None
-        text = canvas_svg(drawing.draw(WIDE), "")
-        assert not re.search(r'="[^"]*\b(inf|nan)', text)
-
-
-def test_waiting_without_bounds_is_drawn_within_the_picture() -> None:
-    """Without bounds, the hatching would have lines until the memory is full."""
-    found = stacked_bars([("a", [Part("waiting", 1e308, "hatch")]), ("b", [Part("busy", 1.0, "")])])
-    assert found is not None
-    assert len(canvas_svg(found.canvases[0], "")) < 10_000
-    assert stacked_bars([("a", [Part("waiting", 1e308, "hatch")] * 2)]) is None
-    canvas = Canvas(60.0)
-    canvas.hatch(-1e308, 0.0, 1.7e308, 6.0)
-    canvas.hatch(1e308, 0.0, 1e308, 6.0)
-    assert len(canvas.shapes) == 1
-
-
-def test_round_numbers_at_the_ends_of_what_a_float_holds() -> None:
-    assert ticks(-1e308, 1e308) == [-1e308]
-    assert ticks(0.0, 5e-324) == [0.0]
-    assert ticks(0.0, 10.0) == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    assert si(1.7976931348623157e308, "s").endswith(" s")
-    assert band(0.0, 5e-324, "s") == si(5e-324, "s")

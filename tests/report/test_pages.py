@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from html import unescape
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -25,16 +24,12 @@ from pearl.planning.plans import Bottleneck, Plan, load_plan
 from pearl.planning.runs import load_run
 from pearl.population.results import Sweep
 from pearl.population.setting_results import SettingResult, SweepRun
-from pearl.report.canvas import NARROW, WIDE, Rect, Text
 from pearl.report.compare import SideBySide, side_of_plan
-from pearl.report.figures.graph import task_graph
-from pearl.report.figures.timeline import timeline
 from pearl.report.front_page import front_page
 from pearl.report.html import page_html
 from pearl.report.report import Report
 from pearl.report.schedule import schedule_of
 from pearl.spec.checks import read_shipped
-from pearl.training import progress
 from tests.examples import example_run, recorded, two_device_plan
 
 EVIL = '<script>alert("x")</script>'
@@ -117,15 +112,6 @@ def test_a_run_says_the_same_numbers_in_every_form(trained: Path) -> None:
         assert all(number in form for form in forms[1:]), number
 
 
-def test_the_page_of_a_run_has_no_jargon_above_its_details(trained: Path) -> None:
-    page = (trained / "report.html").read_text()
-    text = body(page)
-    text = re.sub(r"policy_best|\w+_cartpole|q_learning\w*|x86_64", "", text)
-    assert re.findall(JARGON, text) == []
-    for heading in ("What you got", "What limits it", "What would help most"):
-        assert heading in text
-
-
 def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> None:
     plan = planned("dqn_cartpole_gpu")
     assert plan.problem is not None
@@ -148,24 +134,6 @@ def test_calls_of_a_schedule_follow_each_other_and_wait_for_their_inputs() -> No
     assert lag == pytest.approx(round(lag), abs=1e-6), "the step starts when its message arrives"
     late = sent["act"].start_s - act.start_s - plan.task("act").seconds
     assert late % plan.period_s == pytest.approx(0.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_figures_stay_within_their_width(width: float) -> None:
-    plan = two_device_plan()
-    run = example_run(plan)
-    figures = [b for s in Report(plan, run).page().sections for b in s.blocks if hasattr(b, "draw")]
-    figures += [task_graph(planned("dqn_cartpole_gpu")), timeline(planned("dqn_cartpole_gpu"))]
-    assert len(figures) > 5
-    for figure in figures:
-        for shape in figure.draw(width).shapes:
-            if isinstance(shape, Rect):
-                assert -1 <= shape.x <= shape.x + shape.width <= width + 1
-            if isinstance(shape, Text):
-                wide = 5.0 * len(shape.text)  # less than any font takes
-                left = {"start": 0, "middle": wide / 2, "end": wide}[shape.anchor]
-                assert shape.x - left >= -8
-                assert shape.x - left + wide <= width + 8
 
 
 def evil_plan() -> Plan:
@@ -198,12 +166,6 @@ def evil_sweep() -> Sweep:
 def evil_advice() -> Advice:
     finding = Finding(EVIL, f"It does not matter: {EVIL}", EVIL, 0.5, {"loss": [0.1, 0.2]})
     return Advice(evil_plan(), (finding,), 200, 0, (EVIL,), 1.0, (EVIL,))
-
-
-def test_the_page_of_a_front_has_the_title_that_is_given_or_one_of_its_own() -> None:
-    plan = two_device_plan()
-    assert front_page([plan], "Mine").title == "Mine"
-    assert front_page([plan]).title == f"Front for {plan.host}"
 
 
 def test_a_script_in_a_name_is_inert_on_every_page() -> None:
@@ -245,16 +207,6 @@ def test_objects_show_themselves_in_a_notebook_within_a_bound(tmp_path: Path) ->
         Front([plan]).save(tmp_path / "front.json")
 
 
-def test_progress_is_drawn_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not progress.in_notebook()
-    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
-    monkeypatch.setitem(progress.sys.modules, "IPython", kernel)
-    assert progress.in_notebook()
-    terminal = SimpleNamespace(get_ipython=lambda: SimpleNamespace())
-    monkeypatch.setitem(progress.sys.modules, "IPython", terminal)
-    assert not progress.in_notebook()
-
-
 def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     """Pages of runs from folders have no graph and costs: the plan and its links are enough."""
     plan = planned("dqn_cartpole_gpu")
@@ -273,17 +225,3 @@ def test_the_schedule_of_a_plan_alone_is_that_of_its_graph_and_costs() -> None:
     for (task, phase), (other, expected) in zip(phases(own), phases(exact), strict=True):
         assert task == other
         assert phase == pytest.approx(expected, abs=1e-5)
-
-
-def test_advice_is_saved_in_the_format_of_the_suffix(tmp_path: Path) -> None:
-    advice = evil_advice()
-    for suffix in (".HTML", ".json", ".txt"):
-        advice.save(tmp_path / f"advice{suffix}")
-    html, said, text = (
-        (tmp_path / f"advice{suffix}").read_text() for suffix in (".HTML", ".json", ".txt")
-    )
-    assert html.lower().startswith("<!doctype html>")
-    assert json.loads(said)["draws"] == 200
-    assert text == f"{advice}\n"
-    with pytest.raises(pearl.SpecError, match=r"suffix '.csv'; .* allowed are .html, .json, .txt"):
-        advice.save(tmp_path / "advice.csv")

@@ -13,11 +13,9 @@ from xml.etree import ElementTree
 import pytest
 
 from pearl.errors import SpecError
-from pearl.formatting import band, count, figure, listed, number, percent, ratio, si
+from pearl.formatting import si
 from pearl.planning.metrics_file import load_metrics
 from pearl.planning.runs import load_run
-from pearl.report.canvas import coordinate
-from pearl.report.figures.curves import learning_curve
 from pearl.report.figures.ratios import comparisons
 from pearl.report.lead import run_lead
 from pearl.report.report import Report
@@ -35,37 +33,6 @@ SI = (
 def test_si_gives_three_digits_and_a_prefix() -> None:
     for value, unit, text in SI:
         assert si(value, unit) == text
-
-
-def test_a_coordinate_does_not_depend_on_how_floats_were_added() -> None:
-    for tenths in range(200):
-        tie = tenths / 10 + 0.05
-        near = (math.nextafter(tie, -1.0), tie, math.nextafter(tie, 99.0))
-        assert len({coordinate(x) for x in near}) == 1
-    assert {coordinate(x) for x in (-1e-17, -0.0, 0.0, 1e-17)} == {"0.0"}
-
-
-def test_figures_without_a_unit_group_thousands() -> None:
-    counts = (25104.4, 3.21, 7.0, None, math.nan, 99.96, 100.4, -100.5, -3.456, 0.0)
-    assert [count(x) for x in counts] == (
-        ["25,104", "3.21", "7", "–", "–", "100", "100", "-100", "-3.46", "0"]
-    )
-    assert (number(-100.5), figure(0.5, "s"), figure(0.5, "W")) == ("−100", "500 ms", "500 mW")
-    assert (figure(2.0, "J"), figure(2e6, "env steps/s")) == ("2.00 J", "2,000,000")
-    shares = (0.125, 1.0, 0.0, -0.0123, None, math.nan)
-    assert [percent(x) for x in shares] == ["12.5 %", "100.0 %", "0.0 %", "-1.2 %", "–", "–"]
-    pairs = ((3.0, 2.0), (None, 2.0), (1.0, 0.0), (1.0, None), (0.0, 3.0))
-    assert [ratio(a, b) for a, b in pairs] == ["1.50", "–", "–", "–", "0.00"]
-    lists = (["a"], ["a", "b"], ["a", "b", "c"])
-    assert [listed(names) for names in lists] == ["a", "a and b", "a, b and c"]
-
-
-def test_a_band_has_one_prefix() -> None:
-    assert band(24e-6, 37.5e-6, "s") == "24.0–37.5 µs"
-    assert band(950e-6, 1.2e-3, "s") == "0.95–1.20 ms"
-    assert band(0.0, 0.0, "s") == "0 s"
-    assert (band(1.0, math.inf, "s"), band(-2.0, -1.0, "J")) == ("–", "-1.00 J")
-    assert band(900.0, 1200.0, "s") == "900–1,200 s"
 
 
 def test_an_energy_without_a_source_cannot_be_built() -> None:
@@ -126,31 +93,6 @@ def test_the_page_stands_alone_and_is_well_formed(tmp_path: Path) -> None:
         ElementTree.fromstring(drawing)
     assert "prefers-color-scheme: dark" in text
     assert all(math.isfinite(float(n)) for n in re.findall(r'\bwidth="([^"]*)"', text))
-
-
-def test_a_learning_curve_needs_two_different_points() -> None:
-    assert learning_curve(()) is None
-    assert learning_curve([{"env_steps": 5.0, "mean_return_20": 1.0}]) is None
-    flat = [{"env_steps": 5.0 * i, "mean_return_20": 1.0} for i in range(5)]
-    assert learning_curve(flat) is None
-
-
-def test_a_report_of_a_plan_with_zero_times_can_be_drawn(tmp_path: Path) -> None:
-    plan = two_device_plan()
-    tasks = tuple(
-        replace(t, seconds=0.0, occupancy_s=0.0, low_s=0.0, high_s=0.0) for t in plan.tasks
-    )
-    _page(Report(replace(plan, tasks=tasks, period_s=0.0)), tmp_path)
-
-
-@pytest.mark.parametrize("with_run", [False, True])
-def test_saved_json_is_that_of_the_run_or_else_the_plan(tmp_path: Path, with_run: bool) -> None:
-    plan = two_device_plan()
-    run = example_run(plan) if with_run else None
-    report = Report(plan, run)
-    report.save(tmp_path / "report.json")
-    stored = json.loads((tmp_path / "report.json").read_text())
-    assert stored == (run.to_json() if run else plan.to_json())
 
 
 def test_text_is_saved_and_other_suffixes_are_refused(tmp_path: Path) -> None:

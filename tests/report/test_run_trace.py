@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pearl.errors import SpecError
 from pearl.planning.plans import Plan
 from pearl.planning.runs import Run, load_run
-from pearl.report.report import Report, load_report
 from pearl.report.run_trace import run_trace
-from pearl.trace_events import TraceEvents
 from tests.examples import example_run, recorded, two_device_plan
 from tests.lanes import planned, replay_spec, trained
 
@@ -41,20 +35,6 @@ def events_of(folder: Path) -> list[Event]:
 
 def groups(events: list[Event]) -> dict[int, str]:
     return {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-
-
-def test_calls_of_a_thread_follow_each_other(folder: Path) -> None:
-    threads: dict[tuple[int, int], list[Event]] = {}
-    for e in events_of(folder):
-        if e["ph"] == "X":
-            assert e["dur"] >= 0
-            threads.setdefault((e["pid"], e["tid"]), []).append(e)
-    assert len(threads) == 6
-    for calls in threads.values():
-        calls.sort(key=lambda e: e["ts"])
-        for one, after in pairwise(calls):
-            ends_ns = int(1e3 * one["ts"]) + int(1e3 * one["dur"])  # as readers cut
-            assert ends_ns <= int(1e3 * after["ts"])
 
 
 def test_flows_go_from_the_end_of_a_call_to_a_later_call_that_needs_it(folder: Path) -> None:
@@ -123,15 +103,6 @@ def test_a_trace_says_the_numbers_of_the_run(folder: Path) -> None:
     }
 
 
-def test_a_report_writes_the_trace_again(folder: Path, tmp_path: Path) -> None:
-    load_report(folder).save_trace(tmp_path / "trace.json")
-    again, before = ([e for e in events_of(f) if e["ph"] in "Xsf"] for f in (tmp_path, folder))
-    assert again == before
-    assert (folder / "trace.json").stat().st_size < 500_000
-    with pytest.raises(SpecError, match="there is no run"):
-        Report(two_device_plan()).save_trace(tmp_path / "none.json")
-
-
 def test_names_cannot_leave_the_text_of_a_trace() -> None:
     name = '</script><script>alert("x")\u2028'
     plan = two_device_plan()
@@ -150,15 +121,3 @@ def test_names_cannot_leave_the_text_of_a_trace() -> None:
 def kept(plan: Plan | None = None) -> Run:
     plan = plan or two_device_plan()
     return example_run(plan, **recorded(plan))
-
-
-@given(st.integers(0, 10**14), st.integers(0, 10**9))
-def test_readers_that_cut_to_nanoseconds_see_no_overlap(start_ns: int, length_ns: int) -> None:
-    """A call that begins when the last one ends is dropped if a reader cuts it to begin before."""
-    events = TraceEvents()
-    middle, end = start_ns + length_ns, start_ns + 2 * length_ns
-    for begin, until in ((start_ns, middle), (middle, end)):
-        events.call("cpu", "cpu.0", "act", begin * 1e-9, until * 1e-9, {})
-    calls = [e for e in events.to_json()["traceEvents"] if e["ph"] == "X"]
-    assert [int(e["ts"] * 1e3) for e in calls] == [start_ns, middle]
-    assert [int(e["dur"] * 1e3) for e in calls] == [length_ns, length_ns]

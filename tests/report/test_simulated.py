@@ -77,6 +77,7 @@ def test_a_plan_knows_its_simulated_devices_also_from_a_file() -> None:
     assert load_plan(planned().to_json()).simulated == ("fpga",)
 
 
+@pytest.mark.slow
 def test_the_report_and_its_explanation_say_it() -> None:
     plan = planned()
     e = explain(plan, time_limit_s=300.0)

@@ -13,7 +13,7 @@ import pytest
 from pearl import load
 from pearl.errors import SpecError
 from pearl.planner import planner
-from pearl.runtime.lanes.async_learner import AsyncLearner, store_budgets
+from pearl.runtime.lanes.async_learner import AsyncLearner
 from pearl.training import loop
 from pearl.training.checkpoints import checkpoint
 from pearl.training.trainer import CHECKPOINT, Trainer, compile
@@ -118,6 +118,7 @@ def assert_bound_and_ratio(trainer, run, lag, steps, ratio=8):
     return ages
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "env", "lag", "options", "ratio"),
     [
@@ -154,11 +155,6 @@ def test_in_any_order_no_row_is_older_than_the_bound_and_the_ratio_is_exact(
         read = trainer.session.arrays[trainer.session.latest_array_name("policy.q")]
         np.testing.assert_array_equal(read, trainer.session.arrays["learner.q"])
     assert not workers()
-
-
-def test_a_row_has_as_many_stores_as_come_before_the_copy_that_would_make_it_too_old():
-    order = ("store", "store", "learn", "sync", "learn", "sync")
-    assert store_budgets(order, copies=2, bound=2) == [[4, 4, 8], [3, 3, 7], [2, 2, 6], [1, 1, 5]]
 
 
 @pytest.mark.parametrize(
@@ -212,6 +208,7 @@ def unfollowed(arrays):
     return sum(e.tobytes() not in obs for e, o in zip(ends, over, strict=True) if not o)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "env"), [("threads", "native"), ("threads", WALK), ("processes", WALK)]
 )
@@ -244,22 +241,7 @@ def test_a_failing_environment_of_an_actor_is_named_and_started_anew(lanes, tmp_
     assert "RuntimeError: the simulator has diverged" in event
 
 
-def test_by_default_a_failing_environment_of_an_actor_stops_with_a_checkpoint(tmp_path):
-    """In threads; no longer in processes, of which the next test has the same."""
-    args = {"fault": "raise", "armed": str(tmp_path / "armed"), "which": 0}
-    system = outside_system(4, "threads", WALK, args, checkpoint_every=0)
-    trainer = trainer_of(system)
-    run = trainer.train(steps=4_000, out=tmp_path / "run")
-    assert run.status == "failed"
-    assert f"environment '{WALK}', number " in run.message
-    assert 0 < run.env_steps < 4_000
-    faulty_envs.BORN[0] = 4
-    again = Trainer(system, trainer.plan, seed=3)
-    steps = run.env_steps + 400
-    run = again.train(steps=steps, out=tmp_path / "run", resume=True)
-    assert (run.status, run.env_steps, run.restarts) == ("done", steps, 1)
-
-
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "fault", "policy"),
     [
@@ -284,6 +266,7 @@ def test_an_environment_of_an_actor_that_does_not_answer_is_no_hang(lanes, fault
     assert not workers()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("env", ["native", WALK])
 def test_killed_actors_are_started_again_and_no_row_is_torn(env, monkeypatch, tmp_path):
     monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
@@ -325,28 +308,6 @@ def test_an_actor_that_dies_whenever_it_is_started_ends_the_run_by_name(tmp_path
     assert "(actor " in run.message
     assert re.search(r"exit status 3 while environment .*, for the 3rd time", run.message)
     assert not workers()
-
-
-def test_an_actor_that_fails_ends_a_run_in_any_order_by_name(monkeypatch):
-    from pearl_devices import cpu
-
-    bind = cpu.bind
-
-    def binding(kernel, variant, buffers):
-        call = bind(kernel, variant, buffers)
-        return call if kernel.kind != "env_step" else lambda: 1 / 0
-
-    trainer = trainer_of(any_order_system(4))
-    monkeypatch.setattr(cpu, "bind", binding)
-    run = trainer.train(steps=800)
-    assert run.status == "failed"
-    assert "(actor " in run.message
-    assert "ZeroDivisionError" in run.message
-
-
-def test_copies_without_a_thread_or_process_of_their_own_are_refused():
-    with pytest.raises(SpecError, match=r"train.lanes is one; set it to threads or processes"):
-        trainer_of(any_order_system(4, "one")).train(steps=100)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def stands(folder):
     return 40 <= 4 * progress["iteration"] <= 150
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("kind", "status", "said"),
     [
@@ -114,9 +115,10 @@ def test_what_disturbs_a_process_does_not_end_its_run(kind, plan, tmp_path):
     assert any("SIGTERM" in event for event in run.events) == (kind == "handlers")
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("kind", "second"),
-    [("hang", signal.SIGTERM), ("spin", signal.SIGHUP), ("hold", signal.SIGTERM)],
+    [("hold", signal.SIGTERM), ("hang", signal.SIGTERM), ("spin", signal.SIGHUP)],
 )
 def test_the_second_signal_ends_a_run_whose_environment_hangs(kind, second, plan, tmp_path):
     process = start(tmp_path, plan, kind, asked=str(tmp_path / "asked"))
@@ -168,6 +170,7 @@ with watching({"step": env}, 60.0):
     assert "while environment 'E' of step" in told.read_text()
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("kind", "at", "how"),
     [("segv", 3, "signal 11"), ("exit", 3, "os._exit"), ("kill", 3, "signal 9"),

@@ -29,13 +29,6 @@ def ints(*values):
     return np.array(values, np.int64)
 
 
-def test_a_cell_is_a_cache_line_of_its_own(cells):
-    progress_counters.store_cell(cells.ctypes.data + 2 * CELL, 7)
-    assert progress_counters.load_cell(cells.ctypes.data + 2 * CELL) == 7
-    assert cells[::WORDS].tolist() == [10, 20, 7, 40, 50, 60]
-    assert (np.delete(cells.reshape(6, WORDS), 0, 1) == -1).all()
-
-
 @pytest.mark.parametrize(
     ("base", "step", "number", "there"),
     [
@@ -87,15 +80,6 @@ def control():
     return ControlBlock(("a", "b"), 3, whole[first : first + ControlBlock.size(2, 3, 1)], 1)
 
 
-def test_no_two_numbers_of_a_control_block_share_a_cell(control):
-    """The thread of a remote group sleeps too: its cell comes after those of the lanes."""
-    found = [control.count_cell(task) for task in control.tasks]
-    found += [control.flushed_cell(lane) for lane in range(3)]
-    found += [control.sleep_cell(sleeper) for sleeper in range(control.sleepers)]
-    found += control.control_cells
-    assert sorted(found) == list(range(len(control.cells) // WORDS))
-
-
 def test_lanes_begin_at_their_iteration_and_may_not_run_past_the_end_of_an_earlier_segment(control):
     control.write(control.end_cell, 90)
     control.reset({"a": 8, "b": 4}, 4, limit=6)
@@ -103,14 +87,6 @@ def test_lanes_begin_at_their_iteration_and_may_not_run_past_the_end_of_an_earli
     assert [control.read(control.flushed_cell(lane)) for lane in range(3)] == [4, 4, 4]
     limit, flush, _, _, end = (control.read(cell) for cell in control.control_cells)
     assert (limit, flush, end) == (6, 4, 4)
-
-
-def test_what_has_changed_is_another_number_than_was_seen(cells):
-    address = cells.ctypes.data
-    for yields in (0, 2):
-        assert not progress_counters.spin_until_changed(address, ints(1, 3), ints(20, 40), yields)
-        for seen in ((20, 41), (20, 39), (19, 40)):
-            assert progress_counters.spin_until_changed(address, ints(1, 3), ints(*seen), yields)
 
 
 @pytest.mark.parametrize(

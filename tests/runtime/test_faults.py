@@ -163,6 +163,7 @@ def test_an_environment_that_fails_whenever_it_is_made_anew_ends_the_run(lanes):
     assert "made again 3 times and failed each time" in run.message
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "fault", "policy"),
     [
@@ -333,6 +334,7 @@ def fallible_plan():
     return told(system, checkpoint_every=400), plan
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("number", "status"),
     [

@@ -117,6 +117,7 @@ def often(monkeypatch):
     monkeypatch.setattr(loop, "ROUNDS", 8)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", ["dqn, prioritised", "sac"])
 def test_lanes_of_other_hosts_compute_what_one_thread_computes(case, monkeypatch):
     system, plan = apart(*slack_plan(case))
@@ -134,6 +135,7 @@ def moved(name, *tasks):
     return system, spread(plan, {t.task: int(t.task in tasks) for t in plan.tasks})
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("planned", "together"),
     [

@@ -14,8 +14,6 @@ from pearl.planning.lane_times import LaneTime
 from pearl.runtime.protocol import lane_recorder, single_lane
 from pearl.runtime.protocol.lane_recorder import (
     UNTIMED,
-    LaneRecorder,
-    Place,
     Sampling,
 )
 from pearl.runtime.protocol.single_lane import BoundCall, Job, SingleLaneRunner
@@ -63,22 +61,6 @@ def test_the_time_of_calls_is_that_of_the_clock(every: int, monkeypatch) -> None
     assert record["waiting_ns"] == [0, 0]
     kept = [(place, firing, end - begin) for place, firing, begin, end, _ in record["kept"]]
     assert kept == [(0, 8, 30), (1, 8, 500), (0, 9, 30), (1, 9, 500)]
-
-
-def test_a_lane_whose_rounds_are_not_timed_reads_no_clock(monkeypatch) -> None:
-    clock = FakeClock(monkeypatch)
-    runner = lane(clock, UNTIMED)
-    looks = []
-    for module in (single_lane, lane_recorder):
-        monkeypatch.setattr(module, "perf_counter_ns", lambda: looks.append(1))
-    runner.run(40, 40)
-    assert looks == []
-
-
-def test_a_window_within_one_call_of_many_rounds_is_run_round_by_round() -> None:
-    recorder = LaneRecorder("", [Place("a")], Sampling(1, 10, 12))
-    assert recorder.rounds_alike(0, 64) == 10
-    assert [recorder.rounds_alike(n, 64) for n in (9, 10, 11, 12)] == [1, 1, 1, 64]
 
 
 def parts_s(k: LaneTime) -> float:
@@ -130,9 +112,3 @@ def test_environments_of_python_are_python_time() -> None:
     calls = {c.call: c for k in run.lanes for c in k.calls}
     assert calls["step"].python_s > 0 == calls["step"].busy_s
     assert calls["learn"].busy_s > 0 == calls["learn"].python_s
-
-
-def test_an_emulated_run_says_nothing_of_its_lanes() -> None:
-    run = pearl.compile("dqn_cartpole_fpga", emulate=True).train(steps=400)
-    assert run.simulated
-    assert (run.lanes, run.calls) == ((), ())

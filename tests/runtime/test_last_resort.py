@@ -52,6 +52,7 @@ def run(folder, lanes, holding):
     ready.train(steps=10**7, out=folder / "run", progress=arm)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "holding"),
     [("one", "holding"), ("one", "releasing"), ("processes", "holding"), ("threads", "holding")],

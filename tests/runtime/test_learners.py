@@ -35,6 +35,7 @@ def alone(case: str, learners: int) -> Trainer:
     return trained(*planned_with(case, learners), "one", steps=STEPS)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("learners", [2, 4])
 @pytest.mark.parametrize("case", CASES)
 def test_parameters_after_many_steps_are_those_of_one_learner(case: str, learners: int) -> None:
@@ -124,6 +125,7 @@ def test_gradients_are_added_in_the_order_of_the_learners() -> None:
         assert set(arrays["mean.q"].tolist()) == {0.75}
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("case", "learners", "reduction", "hosting"),
     [

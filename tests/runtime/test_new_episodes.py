@@ -40,6 +40,7 @@ def assert_rows_are_steps(arrays):
     return int((cut & ANEW > 0).sum())
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("source", ["numpy", "random", "own", "clock"])
 @pytest.mark.parametrize("lanes", ["one", "threads", "processes"])
 def test_an_environment_that_does_not_come_back_begins_a_new_episode(source, lanes, tmp_path):

@@ -50,6 +50,7 @@ def jitter(monkeypatch, seconds):
     )
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", CASES)
 def test_threads_with_random_sleeps_compute_what_one_thread_computes(case, monkeypatch):
     system, plan = slack_plan(case)
@@ -59,6 +60,7 @@ def test_threads_with_random_sleeps_compute_what_one_thread_computes(case, monke
     assert differing(alone(case), trained(system, plan, "threads")) == []
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("case", ["dqn, prioritised", "sac"])
 def test_processes_with_random_sleeps_compute_what_one_thread_computes(case, monkeypatch):
     system, plan = slack_plan(case)
@@ -134,6 +136,7 @@ def groups_plan(variant):
     return system, plan
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("variant", "hosting"),
     [("native", "threads"), ("gymnasium", "threads"), ("gymnasium", "processes")],
@@ -344,7 +347,7 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
     )
     assert plan.task("act").occupancy_s < plan.task("act").seconds
     assert "act" in Trainer(system, plan).protocol.asynchronous
-    at_once = trained(system, plan, "one", steps=600)
+    at_once = trained(system, plan, "one", steps=240)
     issued, others = [], []
 
     def issue(call, _):
@@ -353,8 +356,8 @@ def test_a_call_that_is_complete_later_is_waited_for_by_its_readers_alone(hostin
         return issued[-1]
 
     watched(monkeypatch, "inference", issue)
-    later = trained(system, plan, hosting, steps=600)
-    assert len(others) == 600
+    later = trained(system, plan, hosting, steps=240)
+    assert len(others) == 240
     assert np.median(others) >= 4
     assert differing(at_once, later) == []
 

@@ -10,12 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pearl.cluster.messages import TEXT, header_words, pack, unpack
 from pearl.planning.replicas import ReplicaSplit, split_graph
 from pearl.runtime.environments import external_envs
-from pearl.runtime.protocol import channels, recovery
-from pearl.runtime.protocol.control_block import ControlBlock
-from pearl.runtime.protocol.lane_schedule import Firing, Slots
+from pearl.runtime.protocol import channels
 from pearl.spec.reading import load
 from pearl.spec.user_code import build_graph
 from pearl_devices import buffers
@@ -79,39 +76,7 @@ def test_uneven_copies_share_out_the_rows_of_the_environments_without_gap_or_ove
     assert seen == [[0, 1, 2, 3, 4], [5, 6], [7]]
 
 
-def test_a_message_is_its_words_arrays_and_text():
-    views = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2], np.array([7], np.int64)
-    message = pack([TEXT, 5, -1], views, {"x": 1})
-    assert message.size == 64 + 16 + 8 + len('{"x": 1}')
-    assert header_words(message) == [TEXT, 5, -1, 0, 0, 0, 0, 0]
-    into = np.zeros((2, 2), np.float32), np.zeros(1, np.int64)
-    assert unpack(message, into) == {"x": 1}
-    assert [a.tolist() for a in into] == [[[0, 2], [3, 5]], [7]]
-    assert unpack(pack([TEXT]), []) == {}
-
-
 # --- recovery
-
-
-def firing(task, base, offset=0, waits=()):
-    nothing = Slots(1, 0, 0)
-    return Firing((task,), offset, 0, waits, {task: base}, {}, {}, nothing, False, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("counts", "found"),
-    [((0, 0), (-1, 0)), ((1, 0), (0, 0)), ((2, 0), (0, 1)), ((2, 2), (1, 0)), ((3, 2), (1, 1))],
-)
-def test_the_next_firing_is_the_first_that_is_incomplete(counts, found):
-    """Task a runs one iteration ahead; b fires twice an iteration, in one call."""
-    c = ControlBlock(("a", "b"), 1, np.zeros(ControlBlock.size(2, 1), np.int64))
-    for cell, count in enumerate(counts):
-        c.write(cell, count)
-    firings = firing("a", 2, 1), firing("b", 2)
-    graph = SimpleNamespace(repetition={"a": 1, "b": 2})
-    protocol = SimpleNamespace(graph=graph, lanes=[SimpleNamespace(firings=firings)])
-    at, of = recovery.next_firing(protocol, 0, c)
-    assert (at, firings.index(of)) == found
 
 
 # --- one lane in this thread

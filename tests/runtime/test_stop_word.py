@@ -41,22 +41,6 @@ class Amid(pearl.Callback):
         return pearl.STOP
 
 
-class Judged(pearl.Callback):
-    """Notes the returns of every evaluation amid a run; stops it after so many gradient steps."""
-
-    def __init__(self, updates=None):
-        self.returns, self._updates, self.stopped_at = {}, updates, None
-
-    def on_progress(self, event):
-        if event.updates != self._updates:
-            return None
-        self.stopped_at = event.iteration
-        return pearl.STOP
-
-    def on_evaluation(self, event):
-        self.returns[event.eval_env_steps] = event.eval_returns
-
-
 @pytest.fixture
 def cuts(monkeypatch):
     """The stop word is set at every call that heeds it, once it is in here: before the call, which
@@ -115,6 +99,7 @@ def ppo_plan():
     return fused_plan({"algorithm": algorithm, "platform": "host", "train": train})
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("lanes", "plan", "several"),
     [
@@ -152,34 +137,6 @@ def test_a_run_stops_amid_an_iteration_and_goes_on(lanes, plan, several, cuts, t
     assert_equal(arrays(whole), arrays(last))
 
 
-@pytest.mark.parametrize("lanes", ["one", "threads"])
-def test_cut_short_at_its_last_call_a_segment_is_not_over(lanes, cuts, tmp_path):
-    """The others have yet to come: the policy that is judged and kept is that of its end, also
-    where the run stops just there and another goes on. No longer run with processes."""
-    spec = replay_spec("dqn", {"policy_lag": 2, "prefetch": 1}, replay_ratio=2)
-    spec["train"] |= {"evaluate_every": 80, "evaluate_episodes": 1}
-    system, plan = planned(spec)
-    through = Trainer(told(system), plan, seed=3)
-    expected, found = Judged(), Judged()
-    through.train(steps=STEPS, callbacks=[expected])
-    assert len(expected.returns) > 2
-    before = (160 - 64) // 8 * through.graph.updates  # gradient steps of the second segment's end
-    cuts.append("last")
-    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
-    trainer.train(steps=STEPS, callbacks=[found])
-    assert found.returns == expected.returns
-    assert_equal(arrays(through), arrays(trainer))
-    first, then = Judged(before), Judged()
-    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
-    assert trainer.train(steps=STEPS, out=tmp_path, callbacks=[first]).status == "stopped"
-    assert first.stopped_at == 160 // 8 - 1
-    assert checkpoint.load(tmp_path / CHECKPOINT).about["progress"]["under_way"]
-    trainer = Trainer(told(system, lanes=lanes), plan, seed=3)
-    trainer.train(steps=STEPS, out=tmp_path, resume=True, callbacks=[then])
-    assert first.returns | then.returns == expected.returns
-    assert_equal(arrays(through), arrays(trainer))
-
-
 def test_a_checkpoint_amid_an_iteration_goes_on_with_its_own_plan_alone(cuts, tmp_path):
     cuts.append("first")
     system, plan = planned(replay_spec("dqn", {"policy_lag": 2}, replay_ratio=2))
@@ -189,20 +146,6 @@ def test_a_checkpoint_amid_an_iteration_goes_on_with_its_own_plan_alone(cuts, tm
     given = pearl.compile(told(system, lanes="one"), plan=other, seed=3)
     with pytest.raises(pearl.SpecError, match="during an iteration, which only its own plan"):
         given.train(steps=STEPS, out=tmp_path, resume=True)
-
-
-def test_more_gradient_steps_done_than_a_firing_of_the_plan_has_are_refused(tmp_path):
-    """A fused call could have as many; here each step is a firing, as priorities change between."""
-    system, plan = replay_plan("prioritised", lanes=1)
-    Trainer(told(system, lanes="one"), plan, seed=3).train(steps=STEPS, out=tmp_path)
-    stored = checkpoint.load(tmp_path / CHECKPOINT)
-    arrays = {name: stored.read(name) for name in stored.places}
-    arrays["loop.stop"] = np.array([0, 3])
-    progress = {**stored.about["progress"], "under_way": {"part": 0}}
-    checkpoint.save(tmp_path / CHECKPOINT, arrays, {**stored.about, "progress": progress})
-    again = Trainer(told(system, lanes="one"), plan, seed=3)
-    with pytest.raises(pearl.SpecError, match="counts 3 gradient steps of a firing as done"):
-        again.train(steps=2 * STEPS, out=tmp_path, resume=True)
 
 
 def test_ctrl_c_ends_an_iteration_of_many_gradient_steps_at_once(tmp_path, monkeypatch):

@@ -75,15 +75,6 @@ class Spent(NamedTuple):
 
 
 @counted
-def test_sleeping_is_not_waiting() -> None:
-    before = Spent.now()
-    time.sleep(0.2)
-    after = Spent.now()
-    wall_s = after.end_s - before.begin_s
-    assert after.waited_s - before.waited_s <= wall_s - 0.2 + 1e-3  # it slept at least that long
-
-
-@counted
 def test_computing_beside_others_is_waiting() -> None:
     """Whoever never sleeps computes or waits; and waits as soon as another has had its core."""
     with shared_core():
@@ -112,11 +103,3 @@ def test_nothing_is_said_where_threads_wait_for_each_other_or_nothing_is_counted
         host_system.pin(before)
     assert cpu_wait.read_waits({"a": [(HERE[0], 2**22 + 1)]}) == {}
     assert cpu_wait.lane_wait_s({}, {}, "a") is None
-
-
-def test_of_several_lanes_the_one_that_bounds_the_period_counts() -> None:
-    then = {("a", (1, 1)): 5.0, ("a", (1, 2)): 1.0, ("b", (2, 2)): 0.0}
-    now = {("a", (1, 1)): 6.0, ("a", (1, 2)): 3.0, ("b", (2, 2)): 9.0, ("b", (3, 3)): 70.0}
-    assert cpu_wait.lane_wait_s(then, now, "a") == 2.0  # of its threads that which waited longer
-    assert cpu_wait.lane_wait_s(then, now, "b") == 9.0  # not that which began since
-    assert cpu_wait.lane_wait_s(then, now, "a link") == 9.0

@@ -8,36 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from pearl.runtime.environments.external_envs import FailureLog
-from pearl.runtime.lanes import worker_monitor, workers
+from pearl.runtime.lanes import worker_monitor
 from pearl.runtime.lanes.worker_monitor import WorkerMonitor
 from pearl.runtime.lanes.workers import LaneDiedError, Worker
 from pearl.runtime.protocol.single_lane import LaneError
-
-
-@pytest.mark.parametrize(
-    ("steps_envs", "stalled_s", "reason"),
-    [
-        (False, 99.0, None),
-        (True, 3.99, None),
-        (True, 4.0, "an environment of this lane has not answered for 4.0 s"),
-    ],
-)
-def test_a_lane_may_be_stuck_in_an_environment_for_two_limits(steps_envs, stalled_s, reason):
-    worker = Worker()
-    worker.steps_envs = steps_envs
-    assert worker.timeout_reason(2.0, stalled_s=stalled_s) == reason
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (ValueError("one\n  two"), "one two"),
-        (LaneError("why"), "why"),
-        (KeyError("x"), "KeyError: 'x'"),
-    ],
-)
-def test_an_error_is_one_line_with_its_type_unless_its_text_suffices(error, text):
-    assert workers.error_text(error) == text
 
 
 class Watched(Worker):

@@ -66,6 +66,7 @@ def test_the_bound_and_the_plan_of_few_are_beside_those_of_all(step_s, monkeypat
         assert {task.device.split("/")[0] for task in plan.tasks} == {"n0", "n1"}
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("hosts", "step_s"), [(4, 1e-3), (6, 1e-2)])
 def test_alike_hosts_have_a_copy_each_before_any_period_form_is_built(hosts, step_s, monkeypatch):
     """Bounds of all choices and a greedy assignment do it, however many devices there are."""

@@ -49,11 +49,6 @@ def hard():
     return form, [(x, float(c)) for x, c in zip(xs, r.uniform(1, 2, 50), strict=True)]
 
 
-def children():
-    """The processes that this one started, ended ones that were not waited for too."""
-    return set(processes.children("self"))
-
-
 @contextmanager
 def running(code, *args, **more):
     """A process that runs this code. It is killed at the end, and where it hangs."""
@@ -128,13 +123,6 @@ def test_a_program_keeps_its_whole_numbers_its_bounds_and_terms_that_come_twice(
     assert form.relax(cost, LONG_S, "ipm") == pytest.approx(3.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("seconds", [1e9, float("inf")])
-def test_a_solve_may_have_all_the_time_there_is(seconds):
-    form, cost = small()
-    assert form.relax(cost, seconds) == pytest.approx(3.0, abs=1e-6)
-    assert form.minimise(cost, float("inf"), seconds)[0] == 4.0
-
-
 def test_the_time_limit_of_a_search_holds():
     """By the CPU-seconds of this process, which are at most those of the clock."""
     form, cost = hard()
@@ -166,18 +154,6 @@ def test_a_solve_that_does_not_heed_its_limit_is_stopped(monkeypatch):
     monkeypatch.setattr(Deaf, "run", lambda _: leave.wait())
     assert form.minimise(cost, float("inf"), 0.2) == (0.0, None, False)
     leave.set()
-
-
-def test_an_error_of_a_solve_is_the_callers(monkeypatch):
-    form, cost = small()
-
-    class Full(_Highs):
-        def run(self):
-            raise MemoryError
-
-    monkeypatch.setattr(_core, "_Highs", Full)
-    with pytest.raises(MemoryError):
-        form.relax(cost, LONG_S)
 
 
 def solving():

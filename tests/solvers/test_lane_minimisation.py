@@ -64,6 +64,7 @@ def test_of_plans_as_fast_in_as_many_lanes_one_of_fewest_watts_is_taken() -> Non
     assert plan.task("b").device == "frugal"
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("method", ["milp", "heft"])
 @pytest.mark.parametrize("seed", range(60, 70))
 def test_no_two_lanes_of_a_device_can_be_joined_without_loss(seed: int, method: str) -> None:

@@ -3,7 +3,6 @@ methods by module path."""
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +19,7 @@ from pearl.explanation import resolve
 from pearl.graph.limits import Limits
 from pearl.planning.costs import CostTable
 from pearl.planning.plans import load_plan
-from pearl.solvers import METHODS, find_method, solver
+from pearl.solvers import METHODS, solver
 from pearl.solvers.model.method import OBJECTIVES, Method
 from pearl.testing.graphs import devices, loop, mode, star
 
@@ -92,12 +91,6 @@ def test_a_plan_that_names_a_module_imports_nothing(own: Callable[[str], str]) -
     plan = replace(solve(GRAPH, COSTS, method="heft"), method=name)
     explain(plan)
     assert name not in sys.modules
-
-
-def test_a_method_by_module_path_states_its_objectives(own: Callable[[str], str]) -> None:
-    name = own("OBJECTIVES = ('makespan',)\ndef solve(problem, search): ...")
-    with pytest.raises(SpecError, match=rf"'{name}' does not support .*'throughput'"):
-        solve(GRAPH, COSTS, method=name)
 
 
 @pytest.fixture
@@ -192,11 +185,3 @@ def test_a_plan_that_breaks_a_rule_of_several_tasks_is_one_sentence(faulty: Regi
     )
     with pytest.raises(SpecError, match=r"max_lanes: its lanes are .*at most 1 lane"):
         solve(GRAPH, COSTS, method="mine", limits=Limits(max_lanes=1))
-
-
-@pytest.mark.parametrize("name", solvers.MOVED)
-def test_a_method_of_former_days_is_told_what_to_use(name: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(solvers.MOVED[name])):
-        solve(GRAPH, COSTS, method=name)
-    for path in re.findall(r"'([\w.]+)'", solvers.MOVED[name]):
-        assert find_method(path).load(path)

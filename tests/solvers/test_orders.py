@@ -19,7 +19,7 @@ from pearl.planning.costs import CostTable
 from pearl.planning.problem import Problem
 from pearl.planning.timing import Assignment, TimedGraph, build_timed_graph
 from pearl.solvers.model.search_space import search_spaces
-from pearl.solvers.orders import lane_sequencing, modulo, search
+from pearl.solvers.orders import modulo, search
 from pearl.solvers.orders.lane_sequencing import best_orders
 from pearl.solvers.orders.list_orders import listed_orders, ring_period
 from pearl.solvers.orders.rings import Rings, to_arrays, to_orders
@@ -84,21 +84,6 @@ def test_orders_of_a_ring_are_exact_and_near_the_bound(tokens: int) -> None:
     if tokens == 4:
         assert period_s < 0.95 * listed_s
     assert modulo_orders(timing, (listed, listed_s)) == (orders, period_s)
-
-
-def test_orders_are_searched_only_where_they_may_be_better(monkeypatch: Any) -> None:
-    def search(*_: Any) -> Any:
-        raise AssertionError
-
-    timing = ring(60, 4, 4, seed=2)
-    monkeypatch.setattr(lane_sequencing, "_search", search)
-    monkeypatch.setattr(lane_sequencing, "_modulo_orders", search)
-    bound_s = timing.order_bound_s
-    assert best_orders(timing, below_s=bound_s).period_s > bound_s
-    with pytest.raises(AssertionError):
-        best_orders(timing, below_s=1.001 * bound_s)
-    one_lane = ring(5, 1, 1, seed=2)
-    assert best_orders(one_lane).period_s == pytest.approx(one_lane.order_bound_s)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pearl import Limits, solve
 from pearl.errors import InfeasibleError
 from pearl.graph.task_graph import TaskGraph
 from pearl.planning.costs import CostTable
-from pearl.planning.draws import Draws, scale_costs
+from pearl.planning.draws import Draws
 from pearl.planning.plan_validation import plan_orders
 from pearl.planning.plans import load_plan
 from pearl.planning.problem import Problem
@@ -123,15 +123,6 @@ def test_a_device_that_nobody_knows_is_left_where_one_that_is_known_is_near() ->
         assert regret.bound == pytest.approx(regret.mean if objective == "robust" else regret.worst)
 
 
-def test_without_bands_it_is_the_plan_of_throughput() -> None:
-    graph, costs = random_problem(3, most_tasks=4, most_devices=2)
-    costs = banded(costs, 1.0, 1.0)
-    plain, robust = solve(graph, costs), solve(graph, costs, objective="robust")
-    assert robust.value == pytest.approx(plain.value)
-    assert robust.regret is not None
-    assert robust.regret.worst == pytest.approx(0, abs=1e-9)
-
-
 def test_limits_hold_for_the_estimates() -> None:
     """The sure device is too slow for the limit; the draws may not choose it."""
     fast = Limits(min_throughput_per_s=0.99)
@@ -148,14 +139,6 @@ def test_one_seed_gives_one_plan_and_a_plan_keeps_its_regret_in_a_file() -> None
     assert load_plan(first.to_json()).regret == first.regret
     other = solve(graph, costs, objective="robust", seed=6)
     assert other.regret != first.regret
-
-
-def test_drawn_tables_scale_pair_terms_with_their_mode() -> None:
-    costs = coin()
-    pair = (("x", costs.modes[0].key), ("x", costs.modes[1].key))
-    table = scale_costs(replace(costs, pair_extra_s={pair: 0.5}), [2.0, 3.0], {})
-    assert table.pair_extra_s[pair] == 1.0
-    assert [m.estimate.latency_s for m in table.modes] == [2.1, 3.0]
 
 
 def lottery(power_w: float | None = None) -> tuple[TaskGraph, CostTable, Limits]:

@@ -54,6 +54,7 @@ def test_a_period_that_needs_overlap_is_no_conflict() -> None:
         solve(graph, costs, limits=Limits(period_s=2.95))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", METHODS_OF)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_no_bound_of_a_method_is_beaten_by_another_method(shape: str, objective: str) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 import pytest
 
 from benchmarks.solver.instances import large, small
-from benchmarks.solver.scale import LIMIT_S, apart
-from benchmarks.solver.speed import timed, yardstick
 from pearl import solve
 from pearl.planning.problem import Problem
 from pearl.solvers.large import load_annealing
@@ -42,6 +39,7 @@ def test_a_bound_without_time_is_zero() -> None:
     assert LoadProgram(p, 1.0).solve(time.monotonic() - 1) == 0.0
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_many_tasks_are_planned_close_to_a_proven_bound(
     ratio: float, monkeypatch: pytest.MonkeyPatch
@@ -58,20 +56,3 @@ def test_many_tasks_are_planned_close_to_a_proven_bound(
     check_plan(plan, Problem(graph, costs))
     assert 0 < plan.bound_s <= plan.period_s
     assert plan.gap < 0.1
-
-
-def test_a_scale_run_tells_its_own_time_and_memory() -> None:
-    result = apart(0, 1.0, 12, 2, 600.0)
-    assert result.tasks == 12
-    assert 0 <= result.above < math.inf
-    assert 1e7 < result.peak_bytes < 1e9
-    assert result.cpu_s > 0
-    assert LIMIT_S < 30
-
-
-def test_a_ring_is_proven_and_timed_beside_a_linear_program() -> None:
-    proven, wall_s, cpu_s = timed(1, 5)
-    assert proven
-    assert cpu_s > 0
-    assert wall_s > 0
-    assert min(yardstick()()) > 0

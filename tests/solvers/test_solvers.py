@@ -38,6 +38,7 @@ def few_plans(most: int, start: int) -> list[tuple[TaskGraph, CostTable]]:
     return found
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency"])
 def test_a_power_cap_and_a_period_limit_agree_with_enumeration(objective: str) -> None:
     for graph, costs in few_plans(300, 2000)[: COUNT // 3]:

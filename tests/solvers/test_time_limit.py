@@ -214,6 +214,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("what", ["cpsat", "milp", "run"])
 def test_ctrl_c_is_heard_amid_a_search_and_leaves_nothing_behind(what):
     with running(SOLVE, what) as process:

@@ -59,6 +59,7 @@ def with_zeros(seed: int) -> tuple[TaskGraph, CostTable, Limits]:
     return graph, replace(costs, modes=tuple(modes)), limits
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("objective", ["throughput", "power_efficiency", "makespan"])
 def test_plans_with_firings_of_no_time_agree_with_enumeration(objective: str) -> None:
     if objective == "makespan" and not cpsat.installed():

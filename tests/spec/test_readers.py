@@ -91,27 +91,6 @@ def test_every_key_has_its_meaning_above_it_and_its_default() -> None:
     assert text[-1].endswith("calibrate_after: true\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "keys"),
-    [("dqn", "env: CartPole-v1|num_envs: 1|hidden: [256, 256]|batch_size: 128|replay_ratio: null"),
-     ("sac", "env: Pendulum-v1|num_envs: 1|hidden: [256, 256]|batch_size: 256|replay_ratio: 1"),
-     ("ppo", "env: CartPole-v1|num_envs: 8|hidden: [64, 64]|rollout_steps: 256"),
-     ("sarsa", "env: FrozenLake-v1|num_envs: 1")],
-)  # fmt: skip
-def test_a_short_spec_has_the_first_keys_to_change(name: str, keys: str) -> None:
-    assert template.init_text(name).splitlines() == [
-        "# `pearl init --full` writes every key with its meaning; `pearl check` finds errors.",
-        "algorithm:", f"  name: {name}", *(f"  {key}" for key in keys.split("|")),
-        "platform: host          # this machine; `pearl list platforms` shows others",
-        "objective: throughput   # or power_efficiency, makespan, robust, robust_worst",
-        "train: {steps: 50000, seed: 0}",
-    ]  # fmt: skip
-    assert "  env: Other-v0" in template.init_text(name, "Other-v0").splitlines()
-    assert template.init_text() == template.init_text("dqn")
-    with pytest.raises(SpecError, match=r"--algorithm: given 'dqnn' .did you mean dqn"):
-        template.init_text("dqnn")
-
-
 # Platforms
 
 NUMBERS = {

@@ -70,16 +70,6 @@ def test_gymnasium_is_asked_for_the_spaces() -> None:
     assert (pendulum.act_low, pendulum.act_high) == ((-2.0,), (2.0,))
 
 
-def test_spaces_in_the_spec_are_taken_as_they_are(tmp_path: Path) -> None:
-    env = read(tmp_path, DDPG).env
-    assert (env.obs, env.act, env.act_low, env.act_high) == (4, 2, (-1.0, -1.0), (1.0, 2.0))
-
-
-def test_an_environment_may_be_a_callable_of_a_module(tmp_path: Path) -> None:
-    text = "algorithm: {name: dqn, env: 'gymnasium.envs.classic_control:CartPoleEnv'}\n"
-    assert read(tmp_path, text).env.actions == 2
-
-
 @pytest.mark.parametrize(("written", "ratio"),
                          [("1", Fraction(1)), ("'1/4'", Fraction(1, 4)), ("1/4", Fraction(1, 4)),
                           ("0.1", Fraction(1, 10))])  # fmt: skip
@@ -246,17 +236,6 @@ def test_the_schema_file_is_the_generated_one(request: pytest.FixtureRequest) ->
 def test_shipped_specs_satisfy_the_schema(name: str) -> None:
     # YAML 1.1's loader reads 1e-3 as text, so the resolved spec is checked.
     jsonschema.validate(dict(load(name).raw), json_schema())
-
-
-@pytest.mark.parametrize("platform", ["cpu_gpu", "cpu_h200", "cpu_gpu_fpga"])
-def test_resolved_platforms_satisfy_the_schema(platform: str) -> None:
-    raw = load("dqn_cartpole", set={"platform": platform}).raw
-    jsonschema.validate(dict(raw), json_schema())
-
-
-def test_the_schema_refuses_a_wrong_key() -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"algorithm": {"name": "dqn", "env": "E", "x": 1}}, json_schema())
 
 
 def test_every_key_of_the_schema_has_prose() -> None:

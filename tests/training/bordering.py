@@ -138,13 +138,6 @@ class Case(gymnasium.Env[Any, Any]):
 CLOCK = list(range(10**5))
 
 
-class OldReset(Case):
-    """Its reset has no seed, as before gym 0.26."""
-
-    def reset(self) -> Any:  # type: ignore[override]
-        return Case.reset(self, seed=None)
-
-
 def batch(num_envs: int, mode: str = "SAME_STEP", **args: Any) -> SyncVectorEnv:
     """A vector environment of gymnasium."""
     made = [lambda: Case(**args)] * num_envs

@@ -14,7 +14,7 @@ from pearl.planning.runs import TimeToSolution
 from pearl.runtime.environments.external_envs import FailureLog
 from pearl.training import run_clock
 from pearl.training.checkpoints.state import RunState
-from pearl.training.lane_accounts import lane_times, measured_calls
+from pearl.training.lane_accounts import lane_times
 from pearl.training.metrics import Metrics
 from pearl.training.milestones import Milestones
 from pearl.training.run_clock import RunClock
@@ -69,34 +69,6 @@ def test_the_time_of_lanes_is_added_up_by_hand() -> None:
         ("c2", 7.0, (("learn", 7, 0.8, 0.0, 3.0, 1.0), ("sync", 2, 0.2, 0.0, 0.0, 0.3)),
          0.0, 0.0, 0.7, 1.5),
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("lane", ["", "other"])
-def test_a_lane_without_a_name_is_that_of_the_loop_and_the_first_one_is_if_none_is_known(lane):
-    alone = record(lane, "a", busy_ns=[6_000_000_000], calls=[2], waiting_ns=[0], stamp_s=0.0)
-    run = timed_run("cpu.0", "cpu.1")
-    (found,) = lane_times(run, [alone])
-    assert astuple(found)[:2] == (lane or "cpu.0", 10.0)
-    assert rounded(astuple(found)[3:]) == (1.0, 1.0, 2.0, 0.0)
-    run.paused_s = 3.5  # longer than the loop was outside of its lanes
-    assert lane_times(run, [alone])[0].python_s == 0.0
-    run.paused_s = 2.0
-    second = {**alone, "lane": "two"}
-    assert [each.python_s > 0 for each in lane_times(run, [second, alone])] == (
-        [lane == "other", lane == ""]
-    )
-
-
-def test_kept_calls_are_in_order_of_time_from_the_first() -> None:
-    kept = [(0, 7, 2_000, 5_000, -1), (1, 3, 9_000, 9_500, 0)]
-    records = [record("c1", "a b", kept=kept), record("", "u", kept=[(0, 4, 1_000, 3_000, 2)])]
-    found = measured_calls(timed_run("c0", "c1"), records)
-    assert rounded(tuple(map(astuple, found))) == (
-        ("c0", "u", 4, 0.0, 2e-6, 2),
-        ("c1", "a", 7, 1e-6, 4e-6, None),
-        ("c1", "b", 3, 8e-6, 8.5e-6, 0),
-    )
-    assert measured_calls(timed_run("c0"), []) == ()
 
 
 class Clock:

@@ -171,6 +171,7 @@ PAIRS = [*((name, space, actions) for space in sorted(SPACES)
          ("dqn", "nested", "started")]  # fmt: skip
 
 
+@pytest.mark.sweep(3)
 @needs_torch
 @pytest.mark.parametrize(("name", "space", "actions"), PAIRS)
 def test_evaluation_policy_and_exported_file_act_alike(name, space, actions, tmp_path) -> None:
@@ -193,6 +194,7 @@ def test_normalised_observations_act_alike(space: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(loaded, taken, rtol=1e-6, atol=2e-6)
 
 
+@pytest.mark.sweep(5)
 @pytest.mark.parametrize("hosting", ["gymnasium", "processes"])
 @pytest.mark.parametrize("space", sorted(SPACES))
 def test_training_gives_the_network_what_the_policy_gives_it(space: str, hosting: str) -> None:

@@ -21,13 +21,11 @@ from pearl.errors import SpecError
 from pearl.planner import planner
 from pearl.planning.plans import Plan, load_plan
 from pearl.planning.problem import Problem
-from pearl.planning.runs import CHECKPOINT as FILE
 from pearl.planning.runs import Drift, Run, TaskDrift, TaskTiming, load_run
 from pearl.report.report import Report
 from pearl.runtime.lanes import call_timer
 from pearl.runtime.protocol import single_lane
 from pearl.training import plan_change, replanning
-from pearl.training.checkpoints import checkpoint
 from pearl.training.compiled import CompiledPlan
 from pearl.training.session import Session
 from tests.examples import placement, two_device_plan
@@ -166,6 +164,7 @@ def test_a_plan_that_is_kept_leaves_every_bit_as_without_replan(monkeypatch, tmp
     assert "Plan kept: the plan takes" in decision
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(
     ("said", "true", "limits"),
     [(UPDATE_WRONG, SECONDS, LIMITS), (PREFETCHING, SLOWER, TWO_LANES)],
@@ -265,6 +264,7 @@ def _other_state(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     monkeypatch.setattr(plan_change, "incompatible_arrays", lambda old, new: ["rng.inference#1"])
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("fault", "options", "said"),
     [(_full_disk, {}, "No space left"),
@@ -301,55 +301,6 @@ def test_ctrl_c_while_a_plan_is_looked_for_ends_the_run_with_a_checkpoint(monkey
     resumed = machine.trainer()
     assert resumed.train(out=tmp_path, resume=True).status == "done"
     assert resumed.plan == own.plan == machine.plan
-
-
-def test_a_fused_call_is_compared_as_one_and_its_members_are_timed_apart(monkeypatch, tmp_path):
-    monkeypatch.setattr(replanning, "GAIN", 1e9)  # whatever this machine says, the plan stays
-    spec = replay_spec("dqn", {"max_lanes": 1})
-    spec["train"] |= {"steps": 1600, "checkpoint_every": CHECKPOINT}
-    system = pearl.load(spec)
-    plan = pearl.plan(system)
-    call = [t.name for t in plan.problem.graph.tasks]
-    assert set(plan.task("learn").fused_with) == set(call) - {"learn"}
-    far = replace(plan, period_s=plan.period_s / 1000)  # whatever this machine takes, it is more
-    run = pearl.Trainer(system, far, seed=3).train(out=tmp_path, replan=True)
-    assert run.status == "done"
-    assert [t.task for t in run.drift.tasks] == ["+".join(call)]
-    assert len(run.drift.decisions) == 1
-    about = checkpoint.load(tmp_path / FILE).about
-    measured = about["progress"]["factors"]
-    assert {"iteration.dqn, native", "update.dqn, native"} <= set(measured)
-    assert all(factor > 0 for factor in measured.values())
-
-
-@pytest.mark.parametrize(("setting", "message"),
-                         [({}, "needs `out`"), ({"checkpoint_every": 0}, "checkpoint_every is 0"),
-                          ({"emulate": True}, "an emulated run has none")])  # fmt: skip
-def test_a_run_that_cannot_change_its_plan_says_so(monkeypatch, setting, message) -> None:
-    machine = Machine(monkeypatch, SECONDS)
-    system = machine.system
-    if "checkpoint_every" in setting:
-        system = told(system, checkpoint_every=0)
-    own = pearl.Trainer(system, machine.plan, emulate="emulate" in setting)
-    with pytest.raises(SpecError, match=message):
-        own.train(replan=True)
-
-
-def test_what_the_calls_do_not_explain_makes_another_plan_no_better(monkeypatch) -> None:
-    machine = Machine(monkeypatch, UPDATE_WRONG)
-    by = {"update.dqn, native": 3.0}
-    now_s = machine.takes_s(machine.plan)
-
-    def decided(measured_s: float) -> replanning.Decision:
-        return replanning.decide(machine.problem, machine.plan, by, measured_s)
-
-    found = decided(now_s)
-    assert found.plan is not None
-    best_s = machine.takes_s(found.plan)
-    assert f"{now_s / best_s:.2f} x as good" in found.why
-    assert decided(3 * now_s).plan is None  # waits that no plan is known to be rid of
-    assert f"{3 * now_s / (best_s + 2 * now_s):.2f} x as good" in decided(3 * now_s).why
-    assert decided(best_s).plan is None  # it is that fast already, whatever its calls seem to take
 
 
 def placed(task: str, lane: str, **other: Any) -> Any:

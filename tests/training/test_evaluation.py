@@ -1,18 +1,15 @@
 """Evaluation ends: by a limit of steps, of time, and where an environment fails."""
 
-import json
 import time
 
 import pytest
 
 import pearl
 from pearl.algorithms import evaluation as judging
-from pearl.cli import app
 from pearl.planning.runs import load_run
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.evaluations import evaluation
 from pearl.training.trainer import CHECKPOINT, Trainer
-from pearl_devices.base import EnvironmentFailed
 from pearl_devices.primitives.envs import gym_episodes
 from tests.lanes import planned, replay_spec, told
 
@@ -51,17 +48,6 @@ def test_an_episode_that_does_not_end_is_cut_counted_and_told(circling):
         "(train.evaluate_max_steps); their returns are of these steps",
     )
     assert load_checkpoint(circling / CHECKPOINT).about["progress"]["evaluation_cuts"] == 4
-
-
-def test_the_command_and_the_method_say_what_was_cut(circling, tmp_path, capsys, caplog):
-    file = tmp_path / "eval.json"
-    with pytest.raises(SystemExit) as ended:
-        app(["eval", str(circling), "--episodes", "2", "--json", str(file)])
-    assert ended.value.code == 0
-    assert json.loads(file.read_text())["cut"] == 2
-    assert "2 of 2 episodes had not ended after 40 env steps" in capsys.readouterr().out
-    assert len(Trainer.load(circling).evaluate(2)) == 2
-    assert "2 of 2 episodes had not ended after 40 env steps" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -121,6 +107,7 @@ def failing(monkeypatch, request):
     return state
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", ["raise", "block"])
 def test_an_environment_that_fails_in_evaluation_ends_the_run_whole(fault, failing, tmp_path):
     whole = faulty("", tmp_path)
@@ -143,18 +130,3 @@ def test_an_evaluation_that_fails_is_left_out_where_environments_are_restarted(f
     (event,) = run.events
     assert event.endswith("RuntimeError: license server lost; this evaluation is skipped")
     assert len(run.returns["eval_returns"]) == 1
-
-
-def test_the_command_says_in_a_line_that_an_environment_failed(failing, tmp_path, capsys):
-    trainer = faulty("", tmp_path)
-    trainer.train(steps=80, out=tmp_path)
-    failing["fault"] = "raise"
-    with pytest.raises(EnvironmentFailed, match="evaluation episode 1, step 3"):
-        trainer.evaluate(1)
-    failing["left"] = 1
-    with pytest.raises(SystemExit) as ended:
-        app(["eval", str(tmp_path)])
-    assert ended.value.code == 1
-    assert "evaluation episode 1, step 3: RuntimeError: license server lost" in (
-        capsys.readouterr().err
-    )

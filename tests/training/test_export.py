@@ -162,19 +162,6 @@ def test_a_module_of_the_users_own_loads_it_under_its_own_names() -> None:
     np.testing.assert_array_equal(mine.numpy(), trainer.policy.act(pictures))
 
 
-def test_a_table_is_an_embedding() -> None:
-    algorithm = {"name": "q_learning", "env": "FrozenLake-v1", "num_envs": 2}
-    train = {"steps": 2000, "evaluate_every": 0, "final_episodes": 0}
-    trainer = pearl.compile({"algorithm": algorithm, "train": train})
-    trainer.train()
-    model = nn.Embedding(16, 4, dtype=torch.float64)
-    held = {name.removeprefix("0."): t for name, t in trainer.policy.state_dict().items()}
-    model.load_state_dict(held)
-    states = np.arange(16)
-    mine = model(torch.from_numpy(states)).argmax(1).numpy()
-    np.testing.assert_array_equal(mine, trainer.policy.act(states))
-
-
 def test_the_command_writes_it_without_torch(tmp_path: Path) -> None:
     trained("dqn", tmp_path / "run", env="CartPole-v1")
     code = (

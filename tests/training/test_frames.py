@@ -16,7 +16,6 @@ import pearl
 from pearl.testing.kernel_buffers import fill_arrays
 from pearl_devices import Buffers, Kernel, cpu, kernel
 from pearl_devices.kernels.arrays import ANEW
-from pearl_devices.kernels.replay import row_bytes
 
 ENVS, CAPACITY, DRAWN, FRAME = 3, 36, 24, 4
 RING: dict[str, Any] = {"act": 0, "capacity": CAPACITY, "fanout": 4}
@@ -138,16 +137,6 @@ def spec(**more: Any) -> dict[str, Any]:
                  "replay": {"kind": "uniform", "capacity": 2000}}  # fmt: skip
     train = {"steps": 160, "evaluate_every": 0, "final_episodes": 1, "checkpoint_every": 0}
     return {"algorithm": algorithm | more, "limits": {"max_lanes": 1}, "train": train}
-
-
-def test_the_replay_of_a_spec_with_frames_holds_each_frame_once() -> None:
-    trainer = pearl.compile(spec(env_args={"side": 40}))
-    kernels = {t.name: t.kernel for t in trainer.graph.tasks}
-    assert trainer.system.env.shape == (3, 40, 40)
-    held = {n: a.nbytes for n, a in trainer.session.arrays.items() if n.startswith("replay.")}
-    frames = 2000 * 40 * 40
-    assert frames <= sum(held.values()) <= 1.05 * frames
-    assert row_bytes(kernels["store"]) == 40 * 40 + 1 + 4 + 8 + 2
 
 
 @pytest.mark.parametrize("kind", ["uniform", "prioritised"])

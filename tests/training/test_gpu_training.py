@@ -55,6 +55,7 @@ def through() -> Through:
     return Through()
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(("case", "hosting"),
                          [("cuda", "threads"), ("cuda", "processes"), ("sac", "threads"),
                           ("ppo", "threads"), ("ppo", "processes")])  # fmt: skip

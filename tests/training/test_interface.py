@@ -21,7 +21,6 @@ from pearl.testing import KernelKindContract
 from pearl.training.evaluations.evaluation import evaluate
 from pearl.training.policy_export import export
 from pearl_devices import cpu, kernel
-from pearl_devices.base import KernelFailed
 from pearl_devices.kernels.interface import resize
 from pearl_devices.primitives.envs.evaluations import episode_seeds
 from tests.lanes import SECONDS, differing, planned, replay_spec, trained
@@ -240,23 +239,6 @@ def test_a_kernel_on_the_actions_is_part_of_the_policy_or_left_out(tmp_path, mon
         policy = pearl.compile(found, emulate=True).policy
         bare = cpu.greedy(policy.kernel, policy.parameters)(raw)
         assert np.array_equal(policy.act(raw), np.abs(flipped - bare))
-
-
-def test_what_is_left_out_touches_training_alone(tmp_path, monkeypatch):
-    found = between(tmp_path, monkeypatch, OBSERVED, "in_evaluation=LEFT_OUT")
-    trainer = pearl.compile(found, emulate=True)
-    trainer.train(steps=16)
-    stored = trainer.session.arrays["replay.obs"]
-    assert np.abs(stored[:8]).max() <= 0.05  # the first observations stay as they are
-    moved = stored[8:16, 0] - stored[:8, 0]  # of the cart, which goes little way in a step
-    np.testing.assert_allclose(moved, 0.1, atol=0.02)
-    assert trainer.policy.kernel.interface == ()
-
-
-def test_an_array_that_evaluation_would_write_is_read_only(tmp_path, monkeypatch):
-    found = between(tmp_path, monkeypatch, OBSERVED, "in_evaluation='placed.between:learns'")
-    with pytest.raises(KernelFailed, match=r"between:learns failed in evaluation.*read-only"):
-        pearl.compile(found, emulate=True).train(steps=16)
 
 
 def test_whoever_reads_what_a_kernel_writes_waits_for_it() -> None:

@@ -12,9 +12,8 @@ from pearl.runtime.protocol import single_lane
 from pearl.training import loop
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
 from pearl.training.interruption import interruptible
-from pearl.training.trainer import CHECKPOINT, Trainer
+from pearl.training.trainer import CHECKPOINT
 from pearl_devices.primitives.envs.episodes import NativeEpisodes
-from tests.lanes import planned, replay_spec, told
 from tests.training.test_trainer import SMALL, arrays, assert_equal
 
 EVALUATED = {
@@ -74,14 +73,6 @@ def test_what_may_be_given_up_is_given_up_and_the_second_ctrl_c_is_raised():
         interruption.run_interruptibly(pressed_twice)
 
 
-def test_an_interrupt_that_is_nobodys_signal_is_not_swallowed():
-    def raises():
-        raise KeyboardInterrupt
-
-    with interruptible() as interruption, pytest.raises(KeyboardInterrupt):
-        interruption.run_interruptibly(raises)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signals_that_end_a_process_are_raised_again_and_ignored_ones_stay_ignored(number):
     with handled(number) as seen:
@@ -126,16 +117,6 @@ def test_such_a_signal_ends_the_run_whole_before_it_is_raised_again(number, plan
     assert 0 < run.env_steps < 800
     resumed.train(out=tmp_path, resume=True)
     assert_equal(whole, arrays(resumed))
-
-
-def test_a_second_ctrl_c_raises(plan, tmp_path):
-    def twice(_):
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        pearl.compile(SMALL, plan=plan).train(out=tmp_path, progress=twice)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_before_the_first_iteration_ends_the_run_at_once(plan, whole, tmp_path, monkeypatch):
@@ -188,34 +169,6 @@ def test_ctrl_c_amid_an_evaluation_ends_it_at_once_and_it_is_made_when_the_run_g
         assert len(file.readlines()) > 3
 
 
-@pytest.mark.parametrize("error", [ValueError("no\nmore"), SystemExit(3)])
-def test_what_a_listener_raises_ends_the_run_whole_and_is_raised(error, plan, whole, tmp_path):
-    cut, resumed = (pearl.compile(SMALL, plan=plan) for _ in range(2))
-
-    def listen(now):
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        cut.train(out=tmp_path, progress=listen)
-    assert raised.value is error
-    run = load_run(tmp_path)
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    assert (run.status, run.message) == ("failed", f"the progress listener raised {text}")
-    assert 0 < run.env_steps < 800
-    assert resumed.train(out=tmp_path, resume=True).status == "done"
-    assert_equal(whole, arrays(resumed))
-
-
-@pytest.mark.parametrize(("rounds", "done", "seconds", "expected"),
-                         [(1, 1, 0.001, 2),  # at most twice as many
-                          (64, 64, 0.01, 64), (64, 64, 0.8, 16), (64, 8, 0.1, 16),
-                          (16, 16, 3.3, 1),  # an iteration takes longer than a stretch may
-                          (1, 1, 0.5, 1), (1, 0, 0.0, 2)])  # fmt: skip
-def test_a_stretch_takes_a_fifth_of_a_second(rounds, done, seconds, expected, monkeypatch):
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: 7.0 + seconds)
-    assert loop.next_stretch(rounds, done, 7.0) == expected
-
-
 @pytest.mark.parametrize(("seconds", "fewest", "most"), [(0.0, 11, 64), (0.025, 2, 8)])
 def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
     seconds, fewest, most, plan, whole, monkeypatch
@@ -236,20 +189,3 @@ def test_stretches_of_slow_iterations_are_short_and_change_no_bit(
     assert fewest <= max(found) <= most  # 0.2 s and 64 iterations at most
     assert 1 in found[5:]  # where learning starts, one iteration alone again
     assert_equal(whole, arrays(trainer))
-
-
-def test_other_lanes_are_ahead_by_no_more_than_a_stretch(monkeypatch):
-    monkeypatch.setattr(loop, "STRETCH_S", 1e-9)
-    monkeypatch.setattr(loop, "PROGRESS_S", 0.0)
-    system, plan = planned(replay_spec("dqn", {"policy_lag": 2}))
-    assert sum(k.width > 0 for k in plan.lanes) > 1
-    pressed = []
-
-    def press(now):
-        if now.env_steps >= 400 and not pressed:
-            pressed.append(now.env_steps)
-            signal.raise_signal(signal.SIGINT)
-
-    run = Trainer(told(system, lanes="one"), plan, seed=3).train(progress=press)
-    assert run.status == "interrupted"
-    assert (run.env_steps - pressed[0]) // 8 <= 6

@@ -7,13 +7,11 @@ import signal
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import pearl
 from pearl.planner import planner
-from pearl.planning.plans import EvaluationPlacement, Plan, load_plan
-from pearl.report.evaluation_text import evaluation_sentence
+from pearl.planning.plans import EvaluationPlacement
 from pearl.report.tables import assignment
 from pearl.spec.user_code import build_graph
 from pearl.training.checkpoints.checkpoint import load as load_checkpoint
@@ -163,6 +161,7 @@ def test_ctrl_c_amid_an_evaluation_leaves_it_under_way_and_it_is_played_again(
     assert other.told == beside[1].told
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("fault", ["raise", "hard"])
 def test_an_environment_that_fails_in_the_process_is_told_and_one_that_hangs_ends_it(
     fault, beside, tmp_path
@@ -226,25 +225,3 @@ def test_a_host_that_says_nothing_of_evaluations_is_planned_without_and_asked_fo
     asked = replace(system, train=replace(system.train, evaluate_in="lane"))
     with pytest.raises(pearl.SpecError, match=r"lane: box, of kind null, has no estimate"):
         pearl.plan(asked)
-
-
-def test_a_run_with_few_evaluations_has_them_at_pauses():
-    trainer = compiled("lane")
-    placed = replace(trainer.plan.evaluation, pays_from=4)  # it has three
-    heard = Heard()
-    system = trainer.system
-    few = pearl.compile(system, plan=replace(trainer.plan, evaluation=placed))
-    few.train(callbacks=[heard])
-    assert heard.at == [240, 480, 720, 800]
-    assert "in a run of at least 4 evaluations" in evaluation_sentence(placed)
-
-
-def test_a_plan_file_keeps_where_evaluations_are_played(tmp_path):
-    plan = compiled("lane").plan
-    plan.save(tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json").evaluation == plan.evaluation
-    earlier: dict[str, Any] = plan.to_json()
-    del earlier["evaluation"]
-    assert load_plan(earlier).evaluation is None
-    assert isinstance(load_plan(earlier), Plan)
-    np.testing.assert_equal(plan.evaluation.pays_from, 1)

@@ -20,7 +20,9 @@ def test_every_configuration_has_a_bar():
     assert BARS.keys() | TABULAR | ELSEWHERE == set(read_shipped())
 
 
-@pytest.mark.parametrize("name", BARS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(b, marks=[pytest.mark.slow] * (b != "ppo_cartpole")) for b in BARS]
+)
 def test_a_configuration_reaches_its_return(name):
     which, least = BARS[name]
     assert pearl.compile(name, seed=1).train().returns[which] >= least

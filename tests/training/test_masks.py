@@ -12,8 +12,6 @@ from pearl.errors import SpecError
 from pearl_devices import UnsupportedError, cpu, kernel
 from pearl_devices.base import EnvironmentFailed
 from pearl_devices.buffers import allocate
-from pearl_devices.kernels.evaluation import evaluation
-from pearl_devices.masks import has_method, unmasked
 from tests.lanes import replay_spec
 
 HERE = "tests.training.masked"
@@ -62,14 +60,6 @@ def test_a_later_reset_refuses_it_too_and_does_not_make_it_anew(name: str) -> No
     assert heard == []
 
 
-@pytest.mark.parametrize("name", ["Masked", "Asking", "vector"])
-def test_evaluation_refuses_it(name: str) -> None:
-    acting = kernel("inference.dqn", {"q": (2, 8, 3)}, envs=2, obs=2, act=0)
-    k = evaluation(acting, f"{HERE}:{name}", {}, 2, max_steps=9)
-    with pytest.raises(EnvironmentFailed, match=f"'{HERE}:{name}' offers.*{OFFERS[name]}"):
-        cpu.bind(k, "gymnasium", allocate([k])).begin(0)
-
-
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_run_whose_spec_states_the_spaces_does_not_begin(groups: int) -> None:
     limits = {"env_groups": groups, "policy_lag": groups - 1, "max_lanes": 1}
@@ -86,12 +76,6 @@ def test_a_run_whose_environment_offers_one_later_ends_with_the_reason() -> None
     run = pearl.compile({**spec, "platform": "cpu_gpu"}, emulate=True).train(steps=200)
     assert run.status == "failed"
     assert "offers an action mask" in run.message
-
-
-def test_the_way_out_hides_the_method_and_no_other_attribute() -> None:
-    hidden = unmasked(f"{HERE}:Asking")
-    assert not has_method(hidden)
-    assert hidden.has_wrapper_attr("since")
 
 
 def test_the_way_out_plays_the_environment_as_it_is() -> None:

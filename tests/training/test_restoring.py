@@ -98,6 +98,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize(("case", "name", "at", "value", "text"), WRONG)
 def test_a_number_that_a_kernel_must_not_see_is_refused_by_name(
     case: str, name: str, at: Any, value: float, text: str, tmp_path: Path

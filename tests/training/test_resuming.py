@@ -32,6 +32,7 @@ def with_steps(spec, steps):
     return pearl.load(spec, set={"train.steps": steps})
 
 
+@pytest.mark.sweep(2)
 @SCHEDULED
 def test_schedules_follow_the_steps_of_the_run_and_not_those_of_the_spec(spec):
     steps = spec["train"]["steps"]
@@ -45,6 +46,7 @@ def test_schedules_follow_the_steps_of_the_run_and_not_those_of_the_spec(spec):
     assert_equal(arrays(asked), arrays(meant))
 
 
+@pytest.mark.sweep(4)
 @SCHEDULED
 @pytest.mark.parametrize("how", ["steps", "spec", "the spec's own"])
 def test_a_finished_run_is_extended_and_says_so(spec, how, tmp_path, caplog):

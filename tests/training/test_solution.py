@@ -62,14 +62,3 @@ def test_the_first_evaluation_at_the_threshold_and_the_first_of_the_best_are_tol
     assert found.checkpoint_s >= 1.0
     assert parts < found.end_s - 1000.0
     assert load_run(tmp_path).solution == found
-
-
-def test_the_clock_goes_on_where_a_run_goes_on(trainer: Trainer, tmp_path: Path):
-    before = trainer.train(steps=160, out=tmp_path).solution
-    again = trainer.train(steps=320, out=tmp_path, resume=True).solution
-    assert before is not None
-    assert again is not None
-    assert (again.threshold_s, again.threshold_env_steps) == (before.threshold_s, 160)
-    assert again.end_s > before.end_s > (before.threshold_s or 0.0)
-    assert again.bind_s > before.bind_s
-    assert again.plan_s == before.plan_s

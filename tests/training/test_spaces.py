@@ -80,12 +80,6 @@ def test_a_vector_environment_of_ones_own_gives_true_transitions_in_every_autore
     assert sorted(b["episode.lengths"][:7]) == [3] * 4 + [4] * 3
 
 
-def test_a_vector_environment_trains_and_is_evaluated() -> None:
-    run = pearl.compile(spec("ppo", "same_step")).train()
-    assert run.returns["eval_mean"] == 3.0
-    assert run.env_steps == 64
-
-
 def test_a_vector_environment_that_cannot_be_used_is_a_sentence() -> None:
     with pytest.raises(SpecError, match="must have a parameter num_envs"):
         pearl.load(spec("ppo", "fixed"))
@@ -109,20 +103,3 @@ def test_observations_of_several_parts_are_flattened_in_a_stated_order_and_image
     hidden = np.tanh((np.r_[np.ones(16), flat[16:]]) @ weights["0.weight"].T + weights["0.bias"])
     out = hidden @ weights["2.weight"].T + weights["2.bias"]
     assert trainer.policy.act(flat).tolist() == [out[:2].argmax(), out[2:].argmax()]
-
-
-def test_an_image_without_a_network_is_scaled_and_one_with_a_network_is_not() -> None:
-    sizes = {"obs": 16, "act": 2, "choices": 5}
-    for scaled, value in ((1, 1.0), (0, 255.0)):
-        k = kernel("env_step", {**sizes, "envs": 2, "scaled": scaled},
-                   program=f"{HERE}:Spaced",
-                   args={"actions": "factored", "observations": "image"})  # fmt: skip
-        b = fill_arrays([k])
-        b["act.action"][:] = 0
-        cpu.bind(k, "gymnasium", b)()
-        for name in ("step.obs", "step.next_obs", "env.obs"):
-            np.testing.assert_allclose(b[name], value, rtol=1e-6)
-    args = {"actions": "factored", "observations": "image"}
-    assert pearl.load(spec("ppo", env_args=args)).env.pixels == ((0, 16),)
-    own = "tests.devices.test_own_network:dense"
-    assert pearl.load(spec("ppo", env_args=args, network=own)).env.pixels == ()

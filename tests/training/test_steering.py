@@ -73,6 +73,7 @@ def test_events_tell_what_the_run_did(plan, tmp_path, monkeypatch):
     np.testing.assert_array_equal(end.policy_last.parameters, trainer.policy_last.parameters)
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("moment", ["on_progress", "on_evaluation", "on_checkpoint"])
 def test_stop_ends_a_run_whole_and_it_goes_on(moment, plan, tmp_path):
     whole, cut, resumed = (
@@ -94,6 +95,7 @@ def test_stop_ends_a_run_whole_and_it_goes_on(moment, plan, tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["stopped"] is None
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_what_a_callback_raises_ends_the_run_with_a_checkpoint_and_is_raised(
     moment, plan, tmp_path
@@ -146,21 +148,6 @@ def progress(**numbers):
     plain = {"env_steps": 8, "total_steps": 80, "mean_return": None, "eval_mean": None}
     rates = {"env_steps_per_s": 2.0, "predicted_env_steps_per_s": 4.0, "phase": "training"}
     return pearl.Progress(**{**plain, **rates, **numbers})
-
-
-def test_numbers_for_a_logger_leave_out_those_that_do_not_exist_or_name_them():
-    event = progress(updates=3, wall_s=1.5, best_mean=9.0, losses={"q": 0.5})
-    there = {
-        "updates": 3.0, "episodes": 0.0, "best_mean": 9.0, "env_steps_per_s": 2.0,
-        "predicted_env_steps_per_s": 4.0, "wall_s": 1.5, "cpu_s": 0.0, "loss_q": 0.5,
-    }  # fmt: skip
-    assert event.numbers() == there
-    assert all(type(number) is float for number in event.numbers().values())
-    with_absent = event.numbers(absent=True)
-    assert {n for n, v in with_absent.items() if v != v} == {"mean_return", "eval_mean"}
-    assert {n: v for n, v in with_absent.items() if v == v} == there
-    with pytest.raises(ValueError, match=r"this event has no policy \(best\)"):
-        event.policy  # noqa: B018
 
 
 def test_callbacks_are_called_in_their_order_up_to_the_first_that_raises_and_all_at_the_end():

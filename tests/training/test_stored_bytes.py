@@ -65,6 +65,7 @@ def assert_alike(small, large, *names):
     assert len({int(v) for v in a[names[0]].ravel()}) > 100
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("kind", "more"),
     [
@@ -79,6 +80,7 @@ def test_a_replay_of_bytes_computes_what_one_of_floats_computes(kind, more):
     assert_alike(*made, "replay.obs", "replay.next_obs")
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize(
     ("kind", "algorithm", "more"),
     [

@@ -48,17 +48,6 @@ def offered(spec: dict[str, Any]) -> dict[str, tuple[int, float]]:
     return {m.variant: (m.width, m.estimate.latency_s) for m in modes}
 
 
-def test_unasked_a_wide_network_has_all_cores_and_a_small_one_is_offered_none() -> None:
-    placed = pearl.plan(pearl.load(of_sheet(1024, 512))).task("learn")
-    assert (placed.variant, placed.width) == ("torch-16", 16)
-    found = offered(of_sheet(1024, 512))
-    wide = [v for v in found if v.startswith("torch-")]
-    assert wide == ["torch-8", "torch-16"]  # two and four are slower than one core of native
-    times = [found[v][1] for v in wide]
-    assert times == sorted(times, reverse=True)
-    assert set(offered(of_sheet(32, 32))) == {"native", "torch"}
-
-
 def test_threads_of_one_process_have_them_only_where_named() -> None:
     assert "torch-8" in offered(of_sheet(1024, 512, lanes="processes"))
     spec = of_sheet(1024, 512, lanes="threads")

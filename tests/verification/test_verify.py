@@ -53,6 +53,7 @@ def read_back(plan: Plan) -> Plan:
     return load_plan(json.loads(json.dumps(plan.to_json())))
 
 
+@pytest.mark.sweep(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_optimal_plan_of_a_random_problem_is_certified(shape: str) -> None:
     compared = 0
@@ -108,6 +109,7 @@ term("seconds of sharing a lane", lanes="shared_extra_s")
 term("memory of units", unit=True)
 
 
+@pytest.mark.sweep(3)
 @pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("objective", STEADY)
 def test_a_certificate_covers_every_term_of_a_cost_table(name: str, objective: str) -> None:

@@ -14,8 +14,7 @@ The model has two parts that a person can check:
 The correction also gives the distance of a size from all timed sizes, and so the 90 % band. The
 form (roofline, kriging, kernel) was chosen by held-out error on one GPU (Tesla V100, timings
 published with NeuSight, ASPLOS 2025). The condition on the correction, and the width of the band,
-were chosen after looking at all three GPUs of that set, so a fourth may do worse than
-`benchmarks.estimators` shows.
+were chosen after looking at all three GPUs of that set, so a fourth may do worse.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ of sums. cuBLAS splits a long inner size into chunks if the tiles leave SMs idle
 sums the chunks.
 
 The constants are fitted to published times of single kernels.
-`python -m benchmarks.estimators published` fits them again without the source that is predicted.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Rates:
 
 
 RATES = Rates()
-"""Fitted to all published points (`python -m benchmarks.estimators published`)."""
+"""Fitted to all published points."""
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,14 @@ from pearl_estimators.gpu.queue import RATES, Rates, clock_hz, queue
 from pearl_estimators.roofline import ROOFLINE, Band, base_variant, of_terms
 
 KERNEL_BAND = Band(1.8, 2.0)
-"""Encloses nine in ten published times whose sources were left out of the fit
-(`python -m benchmarks.estimators published`)."""
+"""Encloses nine in ten published times whose sources were left out of the fit."""
 BY_HAND_BAND = Band(3.0, 4.0)  # assumed: these kernels have not been timed yet
 FLOAT64_SHARE = 1 / 64  # of float32's peak without a figure: NVIDIA's GeForce (whitepaper GA102)
 CHAIN = 8.0  # cycles between two dependent operations of a thread: assumed
 WAIT_S = 0.5e-6  # one dependent memory access: assumed, 400 to 800 cycles
 LATER_S = 2.1e-6
 """A launch while the GPU is busy: published are 1.6 (A100), 2.4 (GTX 1660 Ti), 3.3 (CUDA.jl) and 4
-to 6 us (RTX 5070 Ti); fitted to them (`python -m benchmarks.estimators published`)."""
+to 6 us (RTX 5070 Ti); fitted to them."""
 HOST_HZ, HOST_POWER = 3.6e9, 1.5
 """Clock of the host's core for which ASSUMED holds, and the power with which a faster core starts
 operators sooner, because it is also newer: training of Isaac-Cartpole takes 2.1 times as long with

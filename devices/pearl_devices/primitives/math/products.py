@@ -3,8 +3,7 @@
 A product is computed in tiles of a few rows by a few vectors; a tile stays in registers while the
 inner index runs (Goto and van de Geijn 2008). Only long strips of the right factor are copied into
 one piece; the rest of the data fits the caches at these sizes of networks. The tile is generated as
-LLVM vector code, so it is as wide as the vectors of the target processor. `python -m
-benchmarks.estimators products` compares it with OpenBLAS and torch.
+LLVM vector code, so it is as wide as the vectors of the target processor.
 
 Each element is a sum over the inner index in rising order, starting from its bias or 0. Product and
 sum are fused if the host can, else rounded twice. With one or two columns, DOT_PARTS such sums are
