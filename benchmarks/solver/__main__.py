@@ -11,6 +11,7 @@ PARTS = {
     "placement": "RL loops of language models on groups of GPUs",
     "certificates": "proofs that a second program checks",
     "hosts": "a plan for 64 hosts of eight devices",
+    "jobshop": "makespans of flexible job shops",
     "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
 }  # fmt: skip
