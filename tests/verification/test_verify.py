@@ -603,4 +603,4 @@ def test_the_verifier_is_small() -> None:
     assert sum(len(f.read_text().splitlines()) for f in files) <= MOST_LINES
 
 
-MOST_LINES = 1_290
+MOST_LINES = 1_325
