@@ -18,7 +18,7 @@ from pearl.runtime.protocol import channels
 from pearl.runtime.protocol.control_block import ControlBlock, WorkRange
 from pearl.runtime.protocol.lane_schedule import ExecutionSchedule, Firing
 from pearl.runtime.protocol.run_context import RunContext
-from pearl_devices import Buffers, Call
+from pearl_devices import Buffers, Call, backend
 from pearl_devices.buffers import specs
 from pearl_devices.kernels import kind_of
 from pearl_devices.kernels.arrays import ANEW
@@ -52,8 +52,8 @@ class StartCounts:
 def restart_obstacle(context: RunContext, number: int) -> str | None:
     """Describe why a lane cannot be restarted in another process; None if it can.
 
-    A call on a CPU is complete when it returns, also where the plan shows its result to other lanes
-    later (`handoff_s`).
+    A call that works in the host's memory is complete when it returns, also where the plan shows
+    its result to other lanes later (`handoff_s`).
     """
     protocol = context.protocol
     stored = any(kind_of(t.kernel).structure == "insert" for t in protocol.graph.tasks)
@@ -61,7 +61,8 @@ def restart_obstacle(context: RunContext, number: int) -> str | None:
         for task in firing.tasks:
             kernel = protocol.graph.task(task).kernel
             kind = kind_of(kernel)
-            if firing.asynchronous and context.jobs[task].device_kind != "cpu":
+            own_memory = hasattr(backend(context.jobs[task].device_kind), "memory")
+            if firing.asynchronous and own_memory:
                 return f"several firings of {task} may have been under way"
             if not kind.repeatable or len(firing.tasks) > 1:
                 return f"{'+'.join(firing.tasks)} may be half done, and cannot be done twice"
