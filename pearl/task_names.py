@@ -66,10 +66,10 @@ def present_name(task: str) -> str:
     return _FORMER.sub(lambda found: FORMER[found[1]], task)
 
 
-def with_present_names(value: Any) -> Any:
+def use_present_names(value: Any) -> Any:
     """Return a JSON value with the present names of tasks, in keys too."""
     if isinstance(value, Mapping):
-        return {present_name(k): with_present_names(v) for k, v in value.items()}
+        return {present_name(k): use_present_names(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [with_present_names(v) for v in value]
+        return [use_present_names(v) for v in value]
     return present_name(value) if isinstance(value, str) else value

@@ -20,7 +20,7 @@ from pearl.planning.bands import Bands, Regret
 from pearl.planning.certificate_files import inside, read_beside, save_beside
 from pearl.planning.json_records import build, list_of
 from pearl.planning.schedule import FiringTimes, Timetable
-from pearl.task_names import with_present_names
+from pearl.task_names import use_present_names
 from pearl_devices.validation import check_type
 
 if TYPE_CHECKING:
@@ -390,7 +390,7 @@ def rename_former_tasks(plan: Plan, tasks: Collection[str]) -> Plan:
         return plan
     source = plan.to_json()
     parts = {key: source[key] for key in ("tasks", "lanes", "edges", "bottleneck")}
-    now = with_present_names(parts)
+    now = use_present_names(parts)
     if now == parts:
         return plan
     bare = {"certified": "", "certified_bound": None, "certificate": None}

@@ -86,7 +86,7 @@ class RunResult:
     regret: Regret | None
 
 
-def begin(
+def begin_search(
     problem: Problem, method: str, seed: int, time_limit_s: float, workers: int | None
 ) -> Search:
     """Return the options of a search that begins now, with time left to build its plan.
@@ -94,7 +94,7 @@ def begin(
     Raises:
         InfeasibleError: the time limit is below the time to build any plan.
     """
-    firings = _firings(problem)
+    firings = _count_firings(problem)
     if firings > MOST_FIRINGS and BUILDING_S * firings > time_limit_s:
         raise _no_time(problem, firings, time_limit_s)
     deadline = time.monotonic() + time_limit_s - ending_s(problem, firings, time_limit_s)
@@ -103,7 +103,7 @@ def begin(
     )
 
 
-def run(
+def run_method(
     problem: Problem,
     search: Search,
     *,
@@ -120,7 +120,7 @@ def run(
         InfeasibleError: a limit cannot be met, or no plan was found in time; names the limit.
         SpecError: the method's code is at fault.
     """
-    method, name, firings = find_method(search.method), search.method, _firings(problem)
+    method, name, firings = find_method(search.method), search.method, _count_firings(problem)
     late = search.deadline + GRACE_S + GRACE * search.limit_s
     simulated = [d.name for d in problem.costs.platform.devices if d.simulated]
     spare = cache(partial(first_plan, problem))
@@ -154,7 +154,7 @@ def run(
         raise method.fault_error(name, fault) from error
     if fault:
         raise method.fault_error(name, fault)
-    best, bound = outcome.best, _bound_of(outcome, problem, search.deadline, late)
+    best, bound = outcome.best, _find_bound(outcome, problem, search.deadline, late)
     with suppress(OutOfTimeError), within(late):
         if problem.objective != "makespan" and not robust:
             # draws of a robust objective may need slack that the estimates do not
@@ -167,7 +167,7 @@ def run(
     return RunResult(best, channels, bound, outcome.timed_out, regret)
 
 
-def _bound_of(outcome: Outcome, problem: Problem, deadline: float, late: float) -> CostBound:
+def _find_bound(outcome: Outcome, problem: Problem, deadline: float, late: float) -> CostBound:
     """Return the bound of an outcome; a cheap one if time ran out before the method proved any."""
     bound = CostBound(outcome.bound, outcome.bound_from)
     if bound.cost <= 0:
@@ -179,7 +179,7 @@ def _bound_of(outcome: Outcome, problem: Problem, deadline: float, late: float) 
     return bound
 
 
-def plan_of_result(result: RunResult, problem: Problem, search: Search, solve_s: float) -> Plan:
+def build_result_plan(result: RunResult, problem: Problem, search: Search, solve_s: float) -> Plan:
     """Return the plan of a result. solve_s: seconds of the whole solve."""
     best, regret, bound = result.best, result.regret, result.bound
     steady = problem.objective == "throughput"
@@ -235,7 +235,7 @@ def _least_regret(
             )
 
 
-def _firings(problem: Problem) -> int:
+def _count_firings(problem: Problem) -> int:
     """Return the firings of an iteration, copies counted."""
     graph, limits = problem.graph, problem.limits
     return sum(graph.repetition[t.name] * _copies(t.name, limits) for t in graph.tasks)

@@ -20,7 +20,7 @@ from pearl.solvers import ABSENT_METHODS, METHODS, find_method
 from pearl.solvers.first_use import compile_searches
 from pearl.solvers.garbage import collected_rarely
 from pearl.solvers.incumbents import Incumbents, Listener
-from pearl.solvers.method_run import begin, plan_of_result, run
+from pearl.solvers.method_run import begin_search, build_result_plan, run_method
 from pearl.solvers.model.method import OBJECTIVES, ROBUST
 from pearl.time_limit import OutOfTimeError, extended
 from pearl.verification import RefusedError, check_plan
@@ -172,12 +172,12 @@ def solve_problem(
     name = method or default_method(steady.objective)
     compile_searches(steady)
     began = time.monotonic()
-    search = begin(steady, name, checked_seed(seed), time_limit_s, workers)
+    search = begin_search(steady, name, checked_seed(seed), time_limit_s, workers)
     offer = None
     if on_incumbent is not None and not robust:
         offer = Incumbents(steady, name, search.seed, on_incumbent).offer
-    result = run(steady, search, known=known, robust=robust, offer=offer)
-    plan = plan_of_result(result, steady, search, time.monotonic() - began)
+    result = run_method(steady, search, known=known, robust=robust, offer=offer)
+    plan = build_result_plan(result, steady, search, time.monotonic() - began)
     plan = replace(plan, problem=problem)
     try:
         checked = check_plan(plan, steady)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pearl.errors import SpecError
 from pearl.files import atomically
 from pearl.formats import check_format, latest, pearl_version
-from pearl.task_names import present_name, with_present_names
+from pearl.task_names import present_name, use_present_names
 from pearl_devices.validation import quote
 
 Array = npt.NDArray[Any]
@@ -234,19 +234,19 @@ def load(path: str | Path) -> CheckpointFile:
         raise SpecError(*wrong)
     if about["format"] == 2:
         places = {_present(name): place for name, place in places.items()}
-        about = _with_present_tasks(about)
+        about = _use_present_tasks(about)
     return CheckpointFile(path, about, places)
 
 
-def _with_present_tasks(about: dict[str, Any]) -> dict[str, Any]:
+def _use_present_tasks(about: dict[str, Any]) -> dict[str, Any]:
     """Return a description of format 2 with the present names of tasks."""
     now = dict(about)
     now["environments"] = {present_name(task): e for task, e in about["environments"].items()}
     if "limits" in about["spec"]:
-        limits = with_present_names(about["spec"]["limits"])
+        limits = use_present_names(about["spec"]["limits"])
         now["spec"] = {**about["spec"], "limits": limits}
     if isinstance(under_way := about["progress"].get("under_way"), dict):
-        now["progress"] = {**about["progress"], "under_way": with_present_names(under_way)}
+        now["progress"] = {**about["progress"], "under_way": use_present_names(under_way)}
     return now
 
 
