@@ -12,6 +12,7 @@ PARTS = {
     "certificates": "proofs that a second program checks",
     "hosts": "a plan for 64 hosts of eight devices",
     "jobshop": "makespans of flexible job shops",
+    "speed": "small problems to proof",
     "clock": "the time limit",
     "cycles": "rings, nested loops and small graphs with cycles",
 }  # fmt: skip
